@@ -91,3 +91,31 @@ type Result struct {
 	Malformed    int    // events or bodies that could not be read; they were passed on
 	Err          *StreamError
 }
+
+// Grade completes a Result whose Usage and Explicit hold what was reported. final says that the report was the upstream's
+// last word; needs are the fields that it must have for that; outputTokens is the estimate from OutputBytes. A report of
+// no input at all, or of no output where some streamed, is a placeholder and not believed.
+func (r *Result) Grade(final bool, needs Fields, outputTokens int64) {
+	r.OutputTokens = outputTokens
+	if r.Usage.Input == 0 {
+		r.Explicit &^= FieldInput
+	}
+	if r.Usage.Output == 0 && outputTokens > 0 {
+		r.Explicit &^= FieldOutput
+	}
+	switch {
+	case final && r.Explicit.Has(needs):
+		r.Quality = QualityExact
+		return
+	case r.Explicit&(FieldInput|FieldOutput) != 0:
+		r.Quality = QualityPartial
+	case outputTokens > 0:
+		r.Quality = QualityEstimated
+	default:
+		r.Quality = QualityNone
+	}
+	if outputTokens > r.Usage.Output {
+		r.Usage.Output = outputTokens
+		r.Explicit &^= FieldOutput
+	}
+}
