@@ -1,0 +1,67 @@
+package access
+
+// The streams and key-value buckets of Weir. A bucket's stream is KV_<bucket>.
+const (
+	StreamAccounting = "ACCOUNTING" // acct.>
+	StreamUsage      = "USAGE"      // usage.>
+
+	BucketOccupancy   = "occupancy"
+	BucketWindows     = "windows"
+	BucketEstimator   = "estimator"
+	BucketGenerations = "generations"
+	BucketAuthority   = "authority"
+	BucketLeases      = "leases"
+)
+
+// Subjects of core NATS.
+const (
+	VerdictPrefix  = "verdict."    // + a gateway's full name: its verdicts
+	SubjectAsk     = "verdict.ask" // what was decided about (request, attempt)?
+	SubjectLive    = "live.ask"    // which reservations of a gateway are live?
+	SubjectFind    = "log.ask"     // is an event of a gateway in the log already?
+	usageSubjects  = "usage.>"
+	responsePrefix = "_R_." // answers on their way back to another account
+)
+
+const kvStream = "KV_"
+
+// BucketStream names the stream behind a bucket.
+func BucketStream(bucket string) string { return kvStream + bucket }
+
+func kvSubject(bucket, key string) string { return "$KV." + bucket + "." + key }
+
+var (
+	// views are the buckets that gateways watch.
+	views = []string{BucketOccupancy, BucketWindows, BucketEstimator, BucketAuthority}
+	// buckets are all of them.
+	buckets = []string{BucketOccupancy, BucketWindows, BucketEstimator, BucketAuthority, BucketGenerations, BucketLeases}
+)
+
+func bucketStreams(names []string) []string {
+	out := make([]string, len(names))
+	for k, n := range names {
+		out[k] = BucketStream(n)
+	}
+	return out
+}
+
+func allStreams() []string {
+	return append([]string{StreamAccounting, StreamUsage}, bucketStreams(buckets)...)
+}
+
+// What JetStream calls its requests.
+const (
+	apiInfo    = "$JS.API.INFO"
+	apiNames   = "$JS.API.STREAM.NAMES"
+	apiList    = "$JS.API.STREAM.LIST"
+	apiStream  = "$JS.API.STREAM.INFO."
+	apiDirect  = "$JS.API.DIRECT.GET."
+	apiCreate  = "$JS.API.CONSUMER.CREATE."
+	apiRemove  = "$JS.API.CONSUMER.DELETE."
+	apiLook    = "$JS.API.CONSUMER.INFO."
+	apiNext    = "$JS.API.CONSUMER.MSG.NEXT."
+	apiListing = "$JS.API.CONSUMER.LIST."
+	apiNaming  = "$JS.API.CONSUMER.NAMES."
+	ackPrefix  = "$JS.ACK."
+	flowPrefix = "$JS.FC."
+)
