@@ -283,9 +283,8 @@ func (p *scanner) trueUp() *TrueUp {
 		case "gateway":
 			d.Gateway = Gateway(p.text(k))
 		case "n":
-			d.N = p.number(k)
-			if d.N < 0 {
-				d.outOfRange("n", d.N)
+			if d.N = p.bounded(0); d.N == 0 {
+				d.N = -1 // given, and not above any other
 			}
 		case "final":
 			d.Final = p.flag(k)

@@ -93,7 +93,7 @@ type TrueUp struct {
 	Request      RequestID
 	Attempt      int64
 	Gateway      Gateway
-	N            int64 // counts from 1; 0 if absent: the next
+	N            int64 // counts from 1; 0 if absent: the next; negative if it can be above no other
 	Final        bool
 	Quality      Quality
 	Usage        Usage
