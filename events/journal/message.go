@@ -20,6 +20,8 @@ const (
 	headerContent = "content-type"
 	headerMsgID   = nats.MsgIdHdr
 
+	headerLastStream = "Nats-Last-Stream" // of a consumer's heartbeat: the last sequence that it delivered
+
 	specVersion  = "1.0"
 	contentJSON  = "application/json"
 	contentBatch = "application/cloudevents-batch+json"

@@ -39,10 +39,11 @@ type reader struct {
 	msgs  chan *nats.Msg
 	inbox string
 	calls uint64
+	wait  time.Duration // for the next message of an answer
 }
 
 func (l *Log) newReader() (*reader, error) {
-	r := &reader{log: l, msgs: make(chan *nats.Msg, readChannel), inbox: l.nc.NewInbox() + "."}
+	r := &reader{log: l, msgs: make(chan *nats.Msg, readChannel), inbox: l.nc.NewInbox() + ".", wait: readWait}
 	sub, err := l.nc.ChanSubscribe(r.inbox+"*", r.msgs)
 	if err != nil {
 		return nil, fmt.Errorf("read the log: %w", unreachable(err))
@@ -62,7 +63,7 @@ func (r *reader) batch(ctx context.Context, seq uint64, most int, each func(*raw
 	if err := r.log.nc.PublishRequest("$JS.API.DIRECT.GET."+r.log.config.Stream, reply, []byte(request)); err != nil {
 		return 0, fmt.Errorf("read the log at %d: %w", seq, unreachable(err))
 	}
-	timer := time.NewTimer(readWait)
+	timer := time.NewTimer(r.wait)
 	defer timer.Stop()
 	for {
 		var m *nats.Msg
@@ -87,7 +88,7 @@ func (r *reader) batch(ctx context.Context, seq uint64, most int, each func(*raw
 		if err := each(&msg); err != nil {
 			return n, err
 		}
-		timer.Reset(readWait)
+		timer.Reset(r.wait)
 	}
 }
 
