@@ -54,6 +54,9 @@ func Start(ctx context.Context, cfg Config) (*Broker, error) {
 }
 
 func (b *Broker) start(ctx context.Context, cfg Config) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	var key [32]byte
 	if _, err := rand.Read(key[:]); err != nil {
 		return err

@@ -22,11 +22,13 @@ func newLogger(log *slog.Logger) *logger {
 	return &logger{log: log, fell: make(chan struct{})}
 }
 
-func (l *logger) Noticef(format string, v ...any) { l.log.Debug("broker: " + fmt.Sprintf(format, v...)) }
-func (l *logger) Warnf(format string, v ...any)   { l.log.Warn("broker: " + fmt.Sprintf(format, v...)) }
-func (l *logger) Errorf(format string, v ...any)  { l.log.Error("broker: " + fmt.Sprintf(format, v...)) }
-func (l *logger) Debugf(string, ...any)           {}
-func (l *logger) Tracef(string, ...any)           {}
+func (l *logger) Noticef(format string, v ...any) {
+	l.log.Debug("broker: " + fmt.Sprintf(format, v...))
+}
+func (l *logger) Warnf(format string, v ...any)  { l.log.Warn("broker: " + fmt.Sprintf(format, v...)) }
+func (l *logger) Errorf(format string, v ...any) { l.log.Error("broker: " + fmt.Sprintf(format, v...)) }
+func (l *logger) Debugf(string, ...any)          {}
+func (l *logger) Tracef(string, ...any)          {}
 
 func (l *logger) Fatalf(format string, v ...any) {
 	text := fmt.Sprintf(format, v...)
