@@ -156,13 +156,17 @@ func (f *Fold) endRequest(req *request) {
 	f.settle(req)
 }
 
-// closeHold closes the hold of an ended request with a final, and lets any other run for an hour from the end.
+// closeHold closes the hold of a request that ends with a final, and lets any other run for an hour.
 func (f *Fold) closeHold(req *request) {
-	switch {
-	case req.hold == 0:
-	case req.anyFinal():
+	if req.anyFinal() {
 		f.dropHold(req)
-	default:
+	}
+	f.holdOn(req)
+}
+
+// holdOn lets what an ended request holds run until an hour after its end.
+func (f *Fold) holdOn(req *request) {
+	if req.hold > 0 {
 		f.timers.set(&req.holdTimer, req.endedAt+holdDrops)
 	}
 }
@@ -172,7 +176,7 @@ func (f *Fold) settle(req *request) {
 	if req.running() || req.waiters > 0 || req.hold != 0 || len(req.attempts) == 0 || f.requests[req.id] != req {
 		return
 	}
-	s := settled{since: req.idleSince, ended: req.ended}
+	s := settled{since: req.idleSince, endedAt: req.endedAt}
 	for i := range req.attempts {
 		a := &req.attempts[i]
 		if a.number < 0 || a.number >= 64 || len(a.kept) > 0 {
@@ -199,7 +203,7 @@ func (f *Fold) revive(id events.RequestID) *request {
 	}
 	f.settled.remove(id)
 	req := f.newRequest(id)
-	req.ended, req.idleSince, req.endedAt = s.ended, s.since, s.since
+	req.ended, req.idleSince, req.endedAt = s.endedAt != 0, s.since, s.endedAt
 	for n := int64(0); n < 64; n++ {
 		a := attempt{number: n}
 		switch bit := uint64(1) << n; {

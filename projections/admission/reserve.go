@@ -4,12 +4,10 @@ import "github.com/weirhq/weir/events"
 
 // reserve takes a reserve: once, if it keeps the rules, as a lease of its gateway, and then admitted, refused or left to wait.
 func (f *Fold) reserve(r *events.Record, d *events.Reserve) {
-	if d.Request != "" {
-		if req := f.request(d.Request); req != nil {
-			if a := req.attempt(d.Attempt); a != nil && a.state != attemptAhead {
-				f.settle(req)
-				return
-			}
+	if req := f.request(d.Request); req != nil {
+		if a := req.attempt(d.Attempt); a != nil && a.state != attemptAhead {
+			f.settle(req)
+			return
 		}
 	}
 	if refusal, broken := f.broken(d); broken {
@@ -29,7 +27,7 @@ func (f *Fold) reserve(r *events.Record, d *events.Reserve) {
 		f.admit(w, a)
 		if req.ended {
 			f.freeAll(req)
-			f.closeHold(req)
+			f.holdOn(req)
 		}
 		f.settle(req)
 		return
@@ -122,9 +120,6 @@ func (f *Fold) claimBroken(before []events.Claim, c *events.Claim) bool {
 
 func (f *Fold) refuseInvalid(r *events.Record, d *events.Reserve, refusal events.Refusal) {
 	f.answer(events.Verdict{Request: d.Request, Attempt: d.Attempt, Gateway: d.Gateway, Org: r.Org, Seq: r.Seq, Time: f.now, Refusal: &refusal})
-	if d.Request == "" {
-		return
-	}
 	req, a := f.known(d.Request, d.Attempt)
 	a.state, a.kept = attemptRefused, nil
 	req.idleSince = max(req.idleSince, f.now)

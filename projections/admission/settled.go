@@ -5,8 +5,8 @@ import "github.com/weirhq/weir/events"
 // settled is what is left of a request that nothing can change: that it was, and which of its attempts were admitted and refused.
 type settled struct {
 	since             int64 // ns: since when it could be forgotten
+	endedAt           int64 // ns; 0 if no attempt was admitted
 	admitted, refused uint64
-	ended             bool
 }
 
 // settledSet keeps settled requests by id. Ids in the usual form of a UUID, nearly all of them, take 16 bytes.

@@ -174,8 +174,7 @@ func (f *Fold) writeRest(w *writer) {
 	for _, id := range uuids {
 		s, _ := f.settled.get(id)
 		w.str(string(id))
-		w.ints(s.since, int64(s.admitted), int64(s.refused))
-		w.flag(s.ended)
+		w.ints(s.since, s.endedAt, int64(s.admitted), int64(s.refused))
 	}
 }
 
@@ -382,7 +381,7 @@ func (f *Fold) readRest(r *reader) {
 	}
 	for n := r.count(); n > 0; n-- {
 		id := events.RequestID(r.str())
-		s := settled{since: r.int(), admitted: uint64(r.int()), refused: uint64(r.int()), ended: r.flag()}
+		s := settled{since: r.int(), endedAt: r.int(), admitted: uint64(r.int()), refused: uint64(r.int())}
 		f.settled.put(id, s)
 	}
 }

@@ -1,0 +1,287 @@
+// Package reservation is the life of a request's reservation at this gateway: reserved, grown while it streams, trued up, and released
+// exactly once, whatever happens to the client, the upstream or the log.
+//
+// A Book holds a gateway's reservations and its lease. Each request has one Reservation; its Reserve publishes the claims and waits for
+// the verdict, its TrueUp and End publish what came of it. Events are handed to a Publisher that keeps them until the log has them.
+package reservation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirhq/weir/events"
+)
+
+// Bounds of a gateway's reservations.
+const (
+	// MaxUnanswered bounds the reserves that wait for a verdict: beyond it new work is refused at once.
+	MaxUnanswered = 4_096
+
+	// AnswerWithin is how long a reserve waits for its verdict, beside the time that it may park.
+	AnswerWithin = time.Second
+
+	// askAfter is how long after its acknowledgement a reserve without a verdict asks for it, and askEvery how often from then on.
+	askAfter = 50 * time.Millisecond
+	askEvery = 100 * time.Millisecond
+
+	// overdueAfter is how long past its parking time a reserve moves the log's time by a tick.
+	overdueAfter = 5 * time.Millisecond
+
+	// LeaseTTL is how long the log holds reservations without a sign of life, and LeaseEvery how often one is given.
+	LeaseTTL   = 10 * time.Second
+	LeaseEvery = 2 * time.Second
+
+	// dispatchMargin is how long before its lease could end a gateway stops sending requests to models.
+	dispatchMargin = 3 * time.Second
+
+	// GrowEvery is how often at most a running request's growth is published.
+	GrowEvery = 250 * time.Millisecond
+
+	// strayEvery is how often what the projectors hold for this gateway is compared with what it holds itself.
+	strayEvery = time.Minute
+
+	// strayAge is how old a reservation must be before it can be a stray: younger ones may still be on their way here.
+	strayAge = 10 * time.Second
+)
+
+// Publisher sends events to the log; it is a journal.Publisher.
+type Publisher interface {
+	Submit(ev events.Event, done func(seq uint64, err error)) error
+	SubmitBy(ev events.Event, by time.Time, done func(seq uint64, err error)) error
+	LastAcked() time.Time
+}
+
+// Projector answers questions about what was decided; either may be nil where verdicts come by call.
+type Projector interface {
+	// Ask gives the verdict on an attempt; known is false if there is none yet.
+	Ask(ctx context.Context, id events.RequestID, attempt int64) (v events.Verdict, known bool, err error)
+	// Live lists the requests that the fold holds for this gateway.
+	Live(ctx context.Context) ([]events.RequestID, error)
+}
+
+// Config says whose reservations a Book holds.
+type Config struct {
+	Gateway   events.Gateway
+	Epoch     int64
+	Publisher Publisher
+	Projector Projector
+	Now       func() time.Time
+	// MaybeAppended says of a publisher's error whether the event may be in the log all the same.
+	MaybeAppended func(error) bool
+}
+
+// Book holds the reservations of one gateway process.
+type Book struct {
+	config Config
+
+	mu      sync.Mutex
+	pending map[attemptKey]chan answer
+	live    map[events.RequestID]*Reservation
+
+	stats Stats
+}
+
+// Stats counts what a Book has done.
+type Stats struct {
+	Reserved, Admitted, Refused, Unanswered, Overloaded, Asked, Released, Strays atomic.Int64
+}
+
+type attemptKey struct {
+	id      events.RequestID
+	attempt int64
+}
+
+// answer is a verdict, or why there will be none.
+type answer struct {
+	verdict events.Verdict
+	acked   bool
+	err     error
+	maybe   bool // the reserve may be in the log
+}
+
+// NewBook makes the book of a gateway.
+func NewBook(config Config) *Book {
+	return &Book{config: config, pending: map[attemptKey]chan answer{}, live: map[events.RequestID]*Reservation{}}
+}
+
+// Stats gives the counters.
+func (b *Book) Stats() *Stats { return &b.stats }
+
+// Live counts the requests that hold a reservation or wait for one.
+func (b *Book) Live() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.live)
+}
+
+// Unanswered counts the reserves that wait for a verdict.
+func (b *Book) Unanswered() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.pending)
+}
+
+// Verdicts hands over verdicts as they fall. Those on attempts that nobody waits for are dropped: their releases are on their way.
+func (b *Book) Verdicts(verdicts []events.Verdict) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range verdicts {
+		v := &verdicts[i]
+		if c := b.pending[attemptKey{v.Request, v.Attempt}]; c != nil {
+			offer(c, answer{verdict: *v})
+		}
+	}
+}
+
+// offer puts an answer where the waiting request looks; there is room for an acknowledgement and a verdict.
+func offer(c chan answer, a answer) {
+	select {
+	case c <- a:
+	default:
+	}
+}
+
+// Unavailable says that no verdict was had: the gateway cannot decide, and refuses for want of its infrastructure.
+type Unavailable struct {
+	Why        string
+	Overloaded bool // of this gateway's own bound, not of the log
+	Err        error
+}
+
+func (e *Unavailable) Error() string {
+	if e.Err != nil {
+		return e.Why + ": " + e.Err.Error()
+	}
+	return e.Why
+}
+
+func (e *Unavailable) Unwrap() error { return e.Err }
+
+// wait registers an attempt that waits for its verdict.
+func (b *Book) wait(r *Reservation, attempt int64) (chan answer, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.pending) >= MaxUnanswered {
+		b.stats.Overloaded.Add(1)
+		return nil, &Unavailable{Why: fmt.Sprintf("%d reserves wait for their verdict", MaxUnanswered), Overloaded: true}
+	}
+	c := make(chan answer, 4)
+	b.pending[attemptKey{r.id, attempt}] = c
+	b.live[r.id] = r
+	return c, nil
+}
+
+func (b *Book) answered(r *Reservation, attempt int64) {
+	b.mu.Lock()
+	delete(b.pending, attemptKey{r.id, attempt})
+	b.mu.Unlock()
+}
+
+func (b *Book) forget(r *Reservation) {
+	b.mu.Lock()
+	delete(b.live, r.id)
+	b.mu.Unlock()
+}
+
+// Run gives signs of life and releases strays until ctx ends.
+func (b *Book) Run(ctx context.Context) error {
+	lease := time.NewTicker(LeaseEvery)
+	defer lease.Stop()
+	stray := time.NewTicker(strayEvery)
+	defer stray.Stop()
+	b.renew()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-lease.C:
+			b.renew()
+		case <-stray.C:
+			b.releaseStrays(ctx)
+		}
+	}
+}
+
+// renew publishes a lease.
+func (b *Book) renew() {
+	d := &events.Lease{Gateway: b.config.Gateway, Epoch: b.config.Epoch, TTLMS: LeaseTTL.Milliseconds()}
+	id := fmt.Sprintf("%s/lease/%d", b.config.Gateway, b.config.Now().UnixNano())
+	_ = b.config.Publisher.Submit(b.event(id, "", events.Platform, d), nil) // the next one says the same
+}
+
+// tick moves the log's time, for a parked reserve that is overdue on a silent log.
+func (b *Book) tick() {
+	id := fmt.Sprintf("%s/tick/%d", b.config.Gateway, b.config.Now().UnixNano())
+	_ = b.config.Publisher.Submit(b.event(id, "", events.Platform, &events.Tick{Gateway: b.config.Gateway}), nil)
+}
+
+func (b *Book) event(id string, request events.RequestID, org events.Org, d events.Data) events.Event {
+	return events.Event{ID: id, Source: string(b.config.Gateway), Subject: string(request), Org: org, Data: d}
+}
+
+// Held says whether the log still holds this gateway's reservations for sure: whether the last acknowledged lease or reserve was sent
+// recently enough. A request whose reserve was sent at an instant knows that one to be in the log, too.
+func (b *Book) Held(sent time.Time) bool {
+	last := b.config.Publisher.LastAcked()
+	if sent.After(last) {
+		last = sent
+	}
+	return b.config.Now().Sub(last) <= LeaseTTL-dispatchMargin
+}
+
+// releaseStrays releases what the projectors hold for this gateway and it does not.
+func (b *Book) releaseStrays(ctx context.Context) {
+	if b.config.Projector == nil {
+		return
+	}
+	ids, err := b.config.Projector.Live(ctx)
+	if err != nil {
+		return // asked again in a minute
+	}
+	for _, id := range ids {
+		b.mu.Lock()
+		_, ours := b.live[id]
+		b.mu.Unlock()
+		if ours || b.config.Now().Sub(madeAt(id)) < strayAge {
+			continue
+		}
+		b.stats.Strays.Add(1)
+		d := &events.Release{Request: id, Gateway: b.config.Gateway, Outcome: events.Abandoned}
+		// The org of a stray is not known here; the release is folded by its request.
+		_ = b.config.Publisher.Submit(b.event(fmt.Sprintf("%s/stray", id), id, events.Platform, d), nil)
+	}
+}
+
+// madeAt gives the time in a UUIDv7; the beginning of time for any other id.
+func madeAt(id events.RequestID) time.Time {
+	var n int64
+	digits := 0
+	for i := 0; i < len(id) && digits < 12; i++ {
+		c := id[i]
+		switch {
+		case c >= '0' && c <= '9':
+			n = n<<4 | int64(c-'0')
+		case c >= 'a' && c <= 'f':
+			n = n<<4 | int64(c-'a'+10)
+		case c == '-':
+			continue
+		default:
+			return time.Time{}
+		}
+		digits++
+	}
+	if digits < 12 {
+		return time.Time{}
+	}
+	return time.UnixMilli(n)
+}
+
+// errGone says that the client left before there was a verdict.
+var errGone = errors.New("the client is gone")
+
+// Gone says whether err means that the client left before there was a verdict.
+func Gone(err error) bool { return errors.Is(err, errGone) }
