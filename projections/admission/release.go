@@ -43,7 +43,8 @@ func (f *Fold) release(req *request, d *events.Release) {
 	if a != nil && a.state == attemptAdmitted && !a.fixed {
 		a.fixed, a.dispatched = true, d.Dispatched
 	}
-	if d.Of == events.OfRequest {
+	ends := d.Of == events.OfRequest && !req.ended
+	if ends {
 		f.end(req)
 		a = req.attempt(d.Attempt)
 	}
@@ -61,7 +62,9 @@ func (f *Fold) release(req *request, d *events.Release) {
 		}
 		f.dropHold(req)
 	}
-	f.closeHold(req)
+	if ends {
+		f.closeHold(req)
+	}
 }
 
 // releaseAttempt frees an attempt's own gauges, and gives its own charges back if it never was dispatched.
