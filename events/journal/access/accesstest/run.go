@@ -317,14 +317,17 @@ func (c Cluster) reflection(t *testing.T) {
 // consumers: whoever creates one chooses where the broker delivers.
 func (c Cluster) consumers(t *testing.T) {
 	p, projector := c.Join(t, "gw-one"), c.Join(t, "projector")
+	made := 0
 	create := func(p *Peer, stream string, config map[string]any) string {
 		t.Helper()
-		config["name"] = "x1"
+		made++
+		name := "x" + strconv.Itoa(made) // never one that is there already
+		config["name"] = name
 		body, err := json.Marshal(map[string]any{"stream_name": stream, "config": config})
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := p.RequestWithContext(timeout(t), "$JS.API.CONSUMER.CREATE."+stream+".x1", body)
+		m, err := p.RequestWithContext(timeout(t), "$JS.API.CONSUMER.CREATE."+stream+"."+name, body)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -351,7 +354,7 @@ func (c Cluster) consumers(t *testing.T) {
 	} {
 		config := good()
 		change(config)
-		if got := create(p, "KV_windows", config); !strings.Contains(got, `"error"`) {
+		if got := create(p, "KV_windows", config); !strings.Contains(got, `"description":"door: `) {
 			t.Errorf("%s: %s", what, got)
 		}
 	}
@@ -361,7 +364,7 @@ func (c Cluster) consumers(t *testing.T) {
 		InactiveThreshold: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	if m, err := p.RequestWithContext(timeout(t), "$JS.API.CONSUMER.DELETE.KV_windows.ours", nil); err != nil || !strings.Contains(string(m.Data), `"error"`) {
+	if m, err := p.RequestWithContext(timeout(t), "$JS.API.CONSUMER.DELETE.KV_windows.ours", nil); err != nil || !strings.Contains(string(m.Data), `"description":"door: `) {
 		t.Errorf("removing a projector's consumer: %s (%v)", m.Data, err)
 	}
 	if _, err := projector.JS.Consumer(timeout(t), "KV_windows", "ours"); err != nil {
