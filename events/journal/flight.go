@@ -383,7 +383,7 @@ func (p *Publisher) search(ctx context.Context, f *flight) {
 	p.stats.Searches++
 	n, id, after, began := f.n, f.id, f.after, p.now()
 	p.searcher.Go(func() {
-		found, err := p.log.LookFor(ctx, after, id)
+		found, err := p.find(ctx, after, id)
 		select {
 		case p.searches <- search{n, found[id], began, err}:
 		case <-ctx.Done():

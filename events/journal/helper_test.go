@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
 	"github.com/weirhq/weir/events"
@@ -108,6 +109,13 @@ func startPublisher(t testing.TB, l *journal.Log, config journal.PublisherConfig
 	if err != nil {
 		t.Fatal(err)
 	}
+	run(t, p)
+	return p
+}
+
+// run runs a publisher until the test ends.
+func run(t testing.TB, p *journal.Publisher) {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
 	go func() { ran <- p.Run(ctx) }()
@@ -117,7 +125,6 @@ func startPublisher(t testing.TB, l *journal.Log, config journal.PublisherConfig
 			t.Errorf("run the publisher: %v", err)
 		}
 	})
-	return p
 }
 
 const gateway events.Gateway = "gw-00000001"
@@ -236,6 +243,43 @@ func submit(t testing.TB, p *journal.Publisher, r *results, ev events.Event) str
 		t.Fatal(err)
 	}
 	return ev.ID
+}
+
+// stored gives a message as the stream holds it.
+func stored(t testing.TB, b *broker, seq uint64) *jetstream.RawStreamMsg {
+	t.Helper()
+	js, err := jetstream.New(b.connect())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := js.Stream(t.Context(), journal.DefaultStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := s.GetMsg(t.Context(), seq)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// last gives the last sequence of the log.
+func last(t testing.TB, l *journal.Log) uint64 {
+	t.Helper()
+	info, err := l.Info(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Last
+}
+
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(within); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", within, what)
+		}
+	}
 }
 
 // fresh removes a broker's store, as if its disk had been replaced.

@@ -39,6 +39,10 @@ type PublisherConfig struct {
 	// Now gives the time that deadlines, retries and LastAcked are in. It should also count while the machine sleeps.
 	// Defaults to time.Now.
 	Now func() time.Time
+
+	// Find looks in the log for a message that was sent for RetryFor without an acknowledgement. A gateway that may not read the log
+	// gives Ask. Defaults to Log.LookFor.
+	Find Find
 }
 
 // Publisher sends one gateway's events. Its methods may be called at the same time.
@@ -46,6 +50,7 @@ type Publisher struct {
 	log     *Log
 	gateway events.Gateway
 	now     func() time.Time
+	find    Find
 	prefix  string // of reply subjects
 
 	mu      sync.Mutex
@@ -96,6 +101,9 @@ func (l *Log) Publisher(ctx context.Context, config PublisherConfig) (*Publisher
 	if config.Now == nil {
 		config.Now = time.Now
 	}
+	if config.Find == nil {
+		config.Find = l.LookFor
+	}
 	if l.nc.Opts.ReconnectBufSize > 0 {
 		return nil, fmt.Errorf("publisher of %s: the connection keeps what is published while it is away; open it with journal.Options", config.Gateway)
 	}
@@ -107,6 +115,7 @@ func (l *Log) Publisher(ctx context.Context, config PublisherConfig) (*Publisher
 		log:      l,
 		gateway:  config.Gateway,
 		now:      config.Now,
+		find:     config.Find,
 		prefix:   l.nc.NewInbox() + ".",
 		flights:  make(map[uint64]*flight),
 		last:     info.Last,
