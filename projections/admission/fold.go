@@ -25,6 +25,7 @@ const (
 	retryGauge     = int64(1_000)  // ms after which a full gauge is worth another try
 	maxWaiters     = 256           // requests that wait on one gauge
 	maxKept        = 256           // true-ups and releases kept for one attempt that is not admitted yet
+	maxSpare       = 1024          // settled requests whose memory is kept for others
 	maxBases       = 1024          // names of bases remembered, so that they are stored once
 	saturatedLimit = math.MaxInt64 // sums stop here
 )
@@ -66,6 +67,9 @@ type Fold struct {
 	bases   map[string]string
 
 	peakMeters, peakRequests int // largest since the maps were last made anew
+
+	spare   []*request // memory of settled requests, for the next ones
+	current *waiter    // memory for a reserve that does not wait
 
 	out []events.Verdict
 

@@ -61,8 +61,8 @@ func (f *Fold) renew(name events.Gateway, epoch, ttl int64) {
 		g.lapsed = false
 		f.comeBack(g)
 	}
-	if g.timer.place == 0 {
-		f.timers.set(&g.timer, g.end)
+	if g.timer.place == 0 || g.end < g.timer.at {
+		f.timers.set(&g.timer, g.end) // a later end is moved to when the timer comes up
 	}
 }
 

@@ -102,7 +102,8 @@ func (f *Fold) request(id events.RequestID) *request {
 }
 
 func (f *Fold) newRequest(id events.RequestID) *request {
-	req := &request{id: events.RequestID(cloneString(string(id)))}
+	req := f.recycled()
+	req.id = events.RequestID(cloneString(string(id)))
 	req.endTimer = timer{kind: timerEnd, request: req}
 	req.holdTimer = timer{kind: timerHold, request: req}
 	f.requests[req.id] = req
@@ -193,6 +194,29 @@ func (f *Fold) settle(req *request) {
 	}
 	delete(f.requests, req.id)
 	f.settled.put(req.id, s)
+	f.recycle(req)
+}
+
+// recycle keeps a settled request's memory for the next one; nothing refers to it any more.
+func (f *Fold) recycle(req *request) {
+	if len(f.spare) >= maxSpare || cap(req.charges) > events.MaxClaims {
+		return
+	}
+	attempts, charges := req.attempts[:0], req.charges[:0]
+	clear(attempts[:cap(attempts)])
+	clear(charges[:cap(charges)])
+	*req = request{attempts: attempts, charges: charges}
+	f.spare = append(f.spare, req)
+}
+
+func (f *Fold) recycled() *request {
+	if n := len(f.spare); n > 0 {
+		req := f.spare[n-1]
+		f.spare[n-1] = nil
+		f.spare = f.spare[:n-1]
+		return req
+	}
+	return &request{}
 }
 
 // revive makes a request of its ids.

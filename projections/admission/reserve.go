@@ -14,15 +14,28 @@ func (f *Fold) reserve(r *events.Record, d *events.Reserve) {
 		f.refuseInvalid(r, d, refusal)
 		return
 	}
-	meters := make([]*meter, len(d.Claims))
+	w := f.current
+	if f.current = nil; w == nil {
+		w = &waiter{}
+	}
+	*w = waiter{attempt: d.Attempt, reserve: d, meters: w.meters[:0], seq: r.Seq, org: r.Org, since: f.now}
 	for i := range d.Claims {
-		meters[i] = f.meter(&d.Claims[i])
+		w.meters = append(w.meters, f.meter(&d.Claims[i]))
 	}
 	f.renew(d.Gateway, d.Epoch, 0)
 	f.wake()
 
 	req, a := f.known(d.Request, d.Attempt)
-	w := &waiter{req: req, attempt: d.Attempt, reserve: d, meters: meters, seq: r.Seq, org: r.Org, since: f.now}
+	w.req = req
+	f.process(w, a)
+	if w.arrival == 0 {
+		f.current = w
+	}
+}
+
+// process decides on a valid reserve.
+func (f *Fold) process(w *waiter, a *attempt) {
+	req, d := w.req, w.reserve
 	if d.Mode == events.ModeBoundedLocal {
 		f.admit(w, a)
 		if req.ended {
