@@ -61,8 +61,11 @@ func (m *Meter) Finish() ([]byte, wire.Result) {
 		m.readBody()
 		return nil, m.Result()
 	}
+	malformed := m.malformed
 	rest, cut := m.sse.Finish((*events)(m))
-	m.cut = cut
+	if m.cut = cut; cut {
+		m.malformed = malformed // an unfinished event is not a wrong one
+	}
 	return rest, m.Result()
 }
 

@@ -178,54 +178,73 @@ func (p *parser) member(key []byte) {
 	}
 }
 
-// input reads the fields that make up the prompt, and the few that refer to input kept elsewhere.
+// input reads the fields that make up the prompt, and the few that refer to input kept elsewhere. Those of other
+// operations are not looked at.
 func (p *parser) input(key []byte) {
 	op := p.r.Op
 	chat := op == Chat || op == Messages || op == CountTokens
-	switch name := string(key); {
-	case name == "messages" && chat:
-		p.once(fMessages, name)
+	switch k := string(key); {
+	case chat && k == "messages":
+		p.once(fMessages, "messages")
 		p.messages()
-	case name == "system" && op.Format() == Anthropic:
-		p.once(fSystem, name)
+	case chat && k == "tools", op == Responses && k == "tools":
+		p.once(fTools, "tools")
+		p.raw("tools")
+	case op == Chat && k == "functions":
+		p.once(fFunctions, "functions")
+		p.raw("functions")
+	case op.Format() == Anthropic && k == "system":
+		p.once(fSystem, "system")
 		p.content("system")
-	case name == "tools" && (chat || op == Responses):
-		p.once(fTools, name)
-		p.raw(name)
-	case name == "functions" && op == Chat:
-		p.once(fFunctions, name)
-		p.raw(name)
-	case name == "prompt" && op == Completions:
-		p.once(fPrompt, name)
-		p.prompt(name)
-	case name == "prompt" && op == Responses:
-		p.once(fPrompt, name)
-		p.elsewhere("prompt", scan.Object)
-	case name == "input" && op == Embeddings:
-		p.once(fInput, name)
-		p.prompt(name)
-	case name == "input" && op == Responses:
-		p.once(fInput, name)
-		p.items()
-	case name == "instructions" && op == Responses, name == "suffix" && op == Completions:
+	case op == Completions && k == "prompt":
+		p.once(fPrompt, "prompt")
+		p.prompt("prompt")
+	case op == Embeddings && k == "input":
+		p.once(fInput, "input")
+		p.prompt("input")
+	case op == Responses && k == "instructions", op == Completions && k == "suffix":
 		p.r.TextBytes += p.StrLen()
-	case name == "background" && op == Responses:
-		p.once(fBackground, name)
-		p.flag(name, &p.r.Background)
-	case name == "previous_response_id" && op == Responses:
-		p.once(fPrevious, name)
-		p.elsewhere(name, scan.String)
-	case name == "conversation" && op == Responses:
-		p.once(fConversation, name)
-		p.elsewhere(name, scan.String, scan.Object)
-	case name == "query" && op == Rerank:
-		p.once(fQuery, name)
-		if _, ok := p.want(name, scan.String); ok {
+	case op == Responses:
+		p.responses(key)
+	case op == Rerank:
+		p.rerank(key)
+	default:
+		p.Skip()
+	}
+}
+
+func (p *parser) responses(key []byte) {
+	switch string(key) {
+	case "input":
+		p.once(fInput, "input")
+		p.items()
+	case "background":
+		p.once(fBackground, "background")
+		p.flag("background", &p.r.Background)
+	case "prompt":
+		p.once(fPrompt, "prompt")
+		p.elsewhere("prompt", scan.Object)
+	case "previous_response_id":
+		p.once(fPrevious, "previous_response_id")
+		p.elsewhere("previous_response_id", scan.String)
+	case "conversation":
+		p.once(fConversation, "conversation")
+		p.elsewhere("conversation", scan.String, scan.Object)
+	default:
+		p.Skip()
+	}
+}
+
+func (p *parser) rerank(key []byte) {
+	switch string(key) {
+	case "query":
+		p.once(fQuery, "query")
+		if _, ok := p.want("query", scan.String); ok {
 			p.have |= fQuery
 			p.r.TextBytes += p.StrLen()
 		}
-	case name == "documents" && op == Rerank:
-		p.once(fDocuments, name)
+	case "documents":
+		p.once(fDocuments, "documents")
 		p.documents()
 	default:
 		p.Skip()

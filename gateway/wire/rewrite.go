@@ -1,6 +1,10 @@
 package wire
 
-import "github.com/weirhq/weir/gateway/wire/scan"
+import (
+	"strconv"
+
+	"github.com/weirhq/weir/gateway/wire/scan"
+)
 
 // Edit is what must differ upstream. The zero value changes nothing.
 type Edit struct {
@@ -22,9 +26,10 @@ func (r *Request) Rewrite(e Edit) []byte {
 	var room [4]splice
 	edits := room[:0]
 	if e.Model != "" && e.Model != r.Model {
-		edits = append(edits, splice{r.at.model, scan.AppendString(nil, e.Model)})
+		edits = append(edits, splice{r.at.model, scan.AppendString(make([]byte, 0, len(e.Model)+8), e.Model)})
 	}
-	var tail []byte
+	var space [96]byte
+	tail := space[:0]
 	if e.Usage && r.NeedsUsage() {
 		if s, found := r.askUsage(); found {
 			edits = append(edits, s)
@@ -37,7 +42,7 @@ func (r *Request) Rewrite(e Edit) []byte {
 			edits = append(edits, s)
 		} else {
 			tail = append(append(append(tail, `,"`...), r.boundField(e)...), `":`...)
-			tail = append(tail, itoa(e.Bound)...)
+			tail = strconv.AppendInt(tail, e.Bound, 10)
 		}
 	}
 	if len(tail) > 0 {
@@ -85,7 +90,10 @@ func (r *Request) writeBound(e Edit) (splice, bool) {
 		slot = 1
 	}
 	null := r.at.nullBound[slot]
-	return splice{null, []byte(itoa(e.Bound))}, null.to != 0
+	if null.to == 0 {
+		return splice{}, false
+	}
+	return splice{null, []byte(itoa(e.Bound))}, true
 }
 
 // apply makes the new body. Edits do not overlap; there are at most four.
