@@ -25,23 +25,91 @@ const (
 // CalloutConfig is what a process needs to answer for a cluster who may do what.
 type CalloutConfig struct {
 	URL         string        // of the cluster
-	User        string        // seed of the nkey that the servers list under auth_users (SU…)
-	Issuer      string        // seed of the account nkey that the servers name as issuer (SA…)
-	XKey        string        // seed of the curve nkey that the servers name as xkey (SX…); empty: requests are not encrypted
+	Keys        CalloutKeys   // by which the servers know who answers
 	Credentials Credentials   // who may join
 	Options     []nats.Option // more for every connection, as TLS
 	Log         *slog.Logger  // refusals are warnings; Defaults to none
 }
 
+// CalloutKeys are the seeds of a cluster's nkeys, the same for all who answer for it. YAML or JSON, mode 0600.
+type CalloutKeys struct {
+	User   string `yaml:"user" json:"user"`     // SU…; the servers list its public key under auth_users
+	Issuer string `yaml:"issuer" json:"issuer"` // SA…; the servers name its public key as issuer
+	XKey   string `yaml:"xkey" json:"xkey"`     // SX…; the servers name its public key as xkey. Empty: requests are not encrypted
+}
+
+// NewCalloutKeys makes the nkeys of a cluster.
+func NewCalloutKeys() (CalloutKeys, error) {
+	var k CalloutKeys
+	for _, one := range []struct {
+		into *string
+		kind nkeys.PrefixByte
+	}{{&k.User, nkeys.PrefixByteUser}, {&k.Issuer, nkeys.PrefixByteAccount}, {&k.XKey, nkeys.PrefixByteCurve}} {
+		kp, err := nkeys.CreatePair(one.kind)
+		if err != nil {
+			return CalloutKeys{}, fmt.Errorf("making a cluster's keys: %w", err)
+		}
+		seed, err := kp.Seed()
+		if err != nil {
+			return CalloutKeys{}, fmt.Errorf("making a cluster's keys: %w", err)
+		}
+		*one.into = string(seed)
+	}
+	return k, nil
+}
+
+// ReadCalloutKeys reads a cluster's keys. A file that others than its owner may read is refused.
+func ReadCalloutKeys(path string) (CalloutKeys, error) {
+	var k CalloutKeys
+	if err := readPrivate(path, &k); err != nil {
+		return CalloutKeys{}, fmt.Errorf("reading a cluster's keys: %w", err)
+	}
+	if _, err := k.pairs(); err != nil {
+		return CalloutKeys{}, fmt.Errorf("reading a cluster's keys %s: %w", path, err)
+	}
+	return k, nil
+}
+
+// Public are the public keys, for the servers' configuration.
+func (k CalloutKeys) Public() (user, issuer, xkey string, err error) {
+	pairs, err := k.pairs()
+	if err != nil {
+		return "", "", "", err
+	}
+	if user, err = pairs.user.PublicKey(); err != nil {
+		return "", "", "", err
+	}
+	if issuer, err = pairs.issuer.PublicKey(); err != nil {
+		return "", "", "", err
+	}
+	if pairs.xkey != nil {
+		xkey, err = pairs.xkey.PublicKey()
+	}
+	return user, issuer, xkey, err
+}
+
+type keyPairs struct{ user, issuer, xkey nkeys.KeyPair }
+
+func (k CalloutKeys) pairs() (p keyPairs, err error) {
+	if p.user, err = seed("user", k.User, nkeys.PrefixByteUser); err != nil {
+		return p, err
+	}
+	if p.issuer, err = seed("issuer", k.Issuer, nkeys.PrefixByteAccount); err != nil {
+		return p, err
+	}
+	if k.XKey != "" {
+		p.xkey, err = seed("xkey", k.XKey, nkeys.PrefixByteCurve)
+	}
+	return p, err
+}
+
 // Callout answers the authentication requests of a NATS cluster and keeps the door open there. Any number may run; they share
 // the work. Nobody but these can connect until one runs.
 type Callout struct {
-	cfg    CalloutConfig
-	auth   *Authenticator
-	user   nkeys.KeyPair
-	issuer nkeys.KeyPair
-	xkey   nkeys.KeyPair
-	ready  chan struct{}
+	cfg   CalloutConfig
+	auth  *Authenticator
+	keys  keyPairs
+	ready chan struct{}
 }
 
 // NewCallout reads the keys. The error names the one that is wrong, never its value.
@@ -51,22 +119,14 @@ func NewCallout(cfg CalloutConfig) (*Callout, error) {
 		c.cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	var err error
-	if c.user, err = seed("user", cfg.User, nkeys.PrefixByteUser); err != nil {
-		return nil, err
-	}
-	if c.issuer, err = seed("issuer", cfg.Issuer, nkeys.PrefixByteAccount); err != nil {
-		return nil, err
-	}
-	if cfg.XKey != "" {
-		if c.xkey, err = seed("xkey", cfg.XKey, nkeys.PrefixByteCurve); err != nil {
-			return nil, err
-		}
+	if c.keys, err = cfg.Keys.pairs(); err != nil {
+		return nil, fmt.Errorf("callout: %w", err)
 	}
 	// All who answer for the cluster hold the issuer's seed, so any of them can vouch for another's own connections.
-	m := hmac.New(sha256.New, []byte(cfg.Issuer))
+	m := hmac.New(sha256.New, []byte(cfg.Keys.Issuer))
 	m.Write([]byte("weir broker key"))
 	if c.auth, err = NewAuthenticator(cfg.Credentials, m.Sum(nil)); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("callout: %w", err)
 	}
 	return c, nil
 }
@@ -74,10 +134,10 @@ func NewCallout(cfg CalloutConfig) (*Callout, error) {
 func seed(what, text string, want nkeys.PrefixByte) (nkeys.KeyPair, error) {
 	kp, err := nkeys.FromSeed([]byte(text))
 	if err != nil {
-		return nil, fmt.Errorf("callout: %s: is not an nkey seed", what)
+		return nil, fmt.Errorf("%s: is not an nkey seed", what)
 	}
 	if got, _, err := nkeys.DecodeSeed([]byte(text)); err != nil || got != want {
-		return nil, fmt.Errorf("callout: %s: is the seed of another kind of nkey", what)
+		return nil, fmt.Errorf("%s: is the seed of another kind of nkey", what)
 	}
 	return kp, nil
 }
@@ -90,11 +150,11 @@ func (c *Callout) Ready() <-chan struct{} { return c.ready }
 
 // Run answers until ctx ends.
 func (c *Callout) Run(ctx context.Context) error {
-	public, err := c.user.PublicKey()
+	public, err := c.keys.user.PublicKey()
 	if err != nil {
 		return fmt.Errorf("callout: %w", err)
 	}
-	opts := append([]nats.Option{nats.Name(calloutName), nats.MaxReconnects(-1), nats.Nkey(public, c.user.Sign)}, c.cfg.Options...)
+	opts := append([]nats.Option{nats.Name(calloutName), nats.MaxReconnects(-1), nats.Nkey(public, c.keys.user.Sign)}, c.cfg.Options...)
 	nc, err := nats.Connect(c.cfg.URL, opts...)
 	if err != nil {
 		return fmt.Errorf("callout: connecting to %s: %w", c.cfg.URL, err)
@@ -131,12 +191,12 @@ func (c *Callout) handle(m *nats.Msg) {
 
 func (c *Callout) answer(m *nats.Msg) ([]byte, error) {
 	data, server := m.Data, m.Header.Get(serverKey)
-	if c.xkey != nil {
+	if c.keys.xkey != nil {
 		if server == "" {
 			return nil, errors.New("callout: request is not encrypted")
 		}
 		var err error
-		if data, err = c.xkey.Open(data, server); err != nil {
+		if data, err = c.keys.xkey.Open(data, server); err != nil {
 			return nil, fmt.Errorf("callout: opening a request: %w", err)
 		}
 	}
@@ -157,14 +217,14 @@ func (c *Callout) answer(m *nats.Msg) ([]byte, error) {
 	} else if resp.Jwt, err = c.userJWT(req.UserNkey, grant); err != nil {
 		return nil, err
 	}
-	token, err := resp.Encode(c.issuer)
+	token, err := resp.Encode(c.keys.issuer)
 	if err != nil {
 		return nil, fmt.Errorf("callout: signing an answer: %w", err)
 	}
-	if c.xkey == nil {
+	if c.keys.xkey == nil {
 		return []byte(token), nil
 	}
-	sealed, err := c.xkey.Seal([]byte(token), server)
+	sealed, err := c.keys.xkey.Seal([]byte(token), server)
 	if err != nil {
 		return nil, fmt.Errorf("callout: sealing an answer: %w", err)
 	}
@@ -182,7 +242,7 @@ func (c *Callout) userJWT(key string, g Grant) (string, error) {
 	if errs := vr.Errors(); len(errs) > 0 {
 		return "", fmt.Errorf("callout: permissions of %s: %w", strings.Join([]string{g.Identity.Name, g.Account}, " in "), errs[0])
 	}
-	token, err := claims.Encode(c.issuer)
+	token, err := claims.Encode(c.keys.issuer)
 	if err != nil {
 		return "", fmt.Errorf("callout: signing for %s: %w", g.Identity.Name, err)
 	}

@@ -70,15 +70,8 @@ func ReadCredentials(path string) (Credentials, error) {
 // ReadSecret reads a process's secret. A file that others than its owner may read is refused.
 func ReadSecret(path string) (Secret, error) {
 	var s Secret
-	if err := readFile(path, &s); err != nil {
+	if err := readPrivate(path, &s); err != nil {
 		return Secret{}, fmt.Errorf("reading the log's secret: %w", err)
-	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return Secret{}, fmt.Errorf("reading the log's secret: %w", err)
-	}
-	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return Secret{}, fmt.Errorf("reading the log's secret %s: mode %04o lets others read it, must be 0600", path, mode)
 	}
 	if err := validConfigured(s.Name); err != nil {
 		return Secret{}, fmt.Errorf("reading the log's secret %s: %w", path, err)
@@ -156,6 +149,18 @@ func (c Credential) validate() error {
 func hashOf(secret string) string {
 	sum := sha256.Sum256([]byte(secret))
 	return hex.EncodeToString(sum[:])
+}
+
+// readPrivate reads a file of secrets, which its owner alone may read.
+func readPrivate(path string, into any) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if mode := info.Mode().Perm(); mode&0o077 != 0 {
+		return fmt.Errorf("%s: mode %04o lets others read it, must be 0600", path, mode)
+	}
+	return readFile(path, into)
 }
 
 func readFile(path string, into any) error {
