@@ -1,0 +1,52 @@
+// Command weir is the product: the gateway, the projector, the auditor and the broker, in one process or several, and the tools to run them.
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/alecthomas/kong"
+)
+
+// version is set when a release is built.
+var version = "dev"
+
+// cli is the command line.
+type cli struct {
+	Config  string           `short:"c" type:"path" help:"Configuration file; weir.yaml if there is one." env:"WEIR_CONFIG"`
+	Version kong.VersionFlag `help:"Print the version."`
+
+	Replay replayCommand `cmd:"" help:"Fold a recorded log and print every verdict."`
+}
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run is main with its edges as arguments. It gives the exit code: 0, 1 for a failure, 2 for a wrong command line.
+func run(args []string, stdout, stderr io.Writer) int {
+	var c cli
+	parser, err := kong.New(&c,
+		kong.Name("weir"),
+		kong.Description("Admission and accounting for LLM gateways, as one ordered log."),
+		kong.UsageOnError(),
+		kong.Writers(stdout, stderr),
+		kong.BindTo(stdout, (*io.Writer)(nil)),
+		kong.Vars{"version": version},
+	)
+	if err != nil {
+		fmt.Fprintln(stderr, "weir:", err)
+		return 2
+	}
+	ctx, err := parser.Parse(args)
+	if err != nil {
+		fmt.Fprintln(stderr, "weir:", err)
+		return 2
+	}
+	if err := ctx.Run(&c); err != nil {
+		fmt.Fprintln(stderr, "weir:", err)
+		return 1
+	}
+	return 0
+}
