@@ -122,8 +122,8 @@ type Estimate struct {
 	Held        int64 // output that a balance hold counts, all choices
 }
 
-// Of estimates a request. It refuses, as a fault of the client's, an output limit above the model's.
-func Of(r *wire.Request, ratio Ratio, m Model) (Estimate, *wire.BadRequest) {
+// Of estimates a request. The error, if any, is a *wire.BadRequest: an output limit above the model's.
+func Of(r *wire.Request, ratio Ratio, m Model) (Estimate, error) {
 	e := Estimate{
 		Learned:     Add(Learned(ratio, r.TextBytes, r.Messages), r.TokenIDs),
 		Reservation: Reservation(int64(len(r.Body)), r.Base64Bytes, r.Images+r.Documents),

@@ -1,6 +1,7 @@
 package estimate
 
 import (
+	"errors"
 	"math"
 	"strings"
 	"testing"
@@ -126,15 +127,16 @@ func TestOf(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, bad := Of(r, FirstRatio, c.m)
+			got, err := Of(r, FirstRatio, c.m)
 			if c.refused != "" {
-				if bad == nil || !strings.Contains(bad.Message, c.refused) || bad.Param == "" {
-					t.Fatalf("got %v", bad)
+				var bad *wire.BadRequest
+				if !errors.As(err, &bad) || !strings.Contains(bad.Message, c.refused) || bad.Param == "" {
+					t.Fatalf("got %v", err)
 				}
 				return
 			}
-			if bad != nil {
-				t.Fatal(bad)
+			if err != nil {
+				t.Fatal(err)
 			}
 			if c.want.Reservation == 0 {
 				c.want.Reservation = int64(len(c.body))

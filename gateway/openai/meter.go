@@ -144,7 +144,8 @@ func (m *Meter) apply(e *event) {
 // events is the Meter as the stream's handler.
 type events Meter
 
-var doneMark = "[DONE]"
+// doneMark is the data of the event that ends a stream.
+const doneMark = "[DONE]"
 
 // Event reads one event of a stream.
 func (h *events) Event(_, data []byte) sse.Edit {
