@@ -48,8 +48,13 @@ func (f *Fold) retune(m *meter, limit int64) {
 	if m.limit == limit {
 		return
 	}
+	full := m.whole >= m.limit
 	m.limit = limit
-	if m.whole >= limit {
+	switch {
+	case m.whole < limit:
+	case full: // and has been for as long as before
+		m.whole, m.frac = limit, 0
+	default:
 		m.fill(f.now)
 	}
 }
