@@ -181,19 +181,22 @@ func (p *scanner) estimate(e *Estimate) {
 	}
 }
 
-// claims reads the list of claims; anything but a list is nil. The first pass counts, so that the list is allocated once.
+// claims reads the list of claims; anything but a list is nil. Usual lists are read aside, so that what is allocated is as long as the list.
 func (p *scanner) claims() []Claim {
 	if !p.open('[') {
 		p.skip()
 		return nil
 	}
-	const typical = 16
-	claims := make([]Claim, 0, typical)
+	const usual = 16
+	var aside [usual]Claim
+	claims := aside[:0]
 	for first := true; p.more(']', first); first = false {
-		claims = append(claims, Claim{WindowMS: DefaultWindowMS, Basis: BasisRequest})
-		p.claim(&claims[len(claims)-1])
+		claims = append(claims, Claim{})
+		c := &claims[len(claims)-1]
+		c.WindowMS, c.Basis = DefaultWindowMS, BasisRequest
+		p.claim(c)
 	}
-	return claims
+	return append(make([]Claim, 0, len(claims)), claims...)
 }
 
 func (p *scanner) claim(c *Claim) {

@@ -98,6 +98,10 @@ func (p *scanner) key() string {
 		return ""
 	}
 	k := p.str()
+	if p.i < len(p.s) && p.s[p.i] == ':' {
+		p.i++
+		return k
+	}
 	if p.peek() != ':' {
 		p.failf("no colon after %q", k)
 		return ""
@@ -106,9 +110,25 @@ func (p *scanner) key() string {
 	return k
 }
 
+// short is how far a string is looked through byte by byte: most end sooner, and a call for them would cost more.
+const short = 24
+
 // str reads a string; the next byte must be its opening quote.
 func (p *scanner) str() string {
-	start := p.i + 1
+	s, start := p.s, p.i+1
+	for j := start; j < len(s) && j < start+short; j++ {
+		switch s[j] {
+		case '"':
+			p.i = j + 1
+			return s[start:j]
+		case '\\':
+			return p.escaped(start)
+		}
+	}
+	return p.long(start)
+}
+
+func (p *scanner) long(start int) string {
 	j := strings.IndexByte(p.s[start:], '"')
 	if j < 0 {
 		p.fail(errShort)
