@@ -31,9 +31,16 @@ type Snapshot struct {
 	Connections map[string]*Connection
 	Pools       map[string]*Pool
 	Platform    Limits
+	Defaults    Defaults             // of orgs made through the API
+	Anonymous   *Key                 // who everybody is in ModeNone; nil otherwise
 	Fences      map[events.Org]int64 // version of each org's dynamic authority; absent: 0
 	LoadedAt    time.Time
+
+	platform *Scope // the platform's meters; made by Seal
 }
+
+// Defaults are the limits that orgs made through the API start with, and what belongs to them.
+type Defaults struct{ Org, Workspace, Principal, Key Limits }
 
 // Limits are a scope's limits. 0 is no limit.
 type Limits struct {
@@ -63,6 +70,8 @@ type Org struct {
 	Limits  Limits
 	Models  map[string]Limits // limits of one model for this org
 	Daily   int64             // tokens a UTC day over all its keys; 0: none
+
+	names Names // made by Seal
 }
 
 // Key is one inference key. The key itself is nowhere kept.
@@ -77,6 +86,12 @@ type Key struct {
 	Expires   time.Time       // zero: never
 	Limits    Limits          // of the key itself
 	Quota     Quota           // as in auth.yaml
+	Daily     int64           // tokens a UTC day of this key alone; 0: none
+	At        Pos             // where it is declared, for messages
+
+	scopes []Scope      // what applies to it, outermost first; made by Seal
+	money  events.Meter // its org's balance; made by Seal
+	part   string       // its id as one part of a meter's subject; made by Seal
 }
 
 // Quota is what auth.yaml gives a key. Requests and daily tokens are counted for the key's owner, with this key's limit.
@@ -107,9 +122,12 @@ type Model struct {
 	Dedicated       *Dedicated
 	Policy          Policy
 	Weights         Weights
+	At              Pos // where it is declared, for messages
+
+	names ModelNames // made by Seal
 }
 
-// Weights scale a model's tokens for tpm, in thousandths. Zero is 1000.
+// Weights scale a model's tokens for the tpm of gateway scopes, in thousandths. The zero value counts every token as one.
 type Weights struct{ Input, Cached, Output int64 }
 
 // Price is a version of a model's price, in nano-dollars a million tokens (so USD × 10^9), exact.
@@ -118,7 +136,7 @@ type Price struct {
 	Input       int64
 	CachedInput int64
 	CacheWrite  int64
-	Output      int64
+	Output      int64 // reasoning included
 	Request     int64 // nano-dollars a request
 }
 
@@ -128,7 +146,28 @@ type Local struct {
 	Replicas []string // base URLs
 	Model    string   // the name that the replicas know; empty: the model's id
 	Pool     string   // of a mapped deployment; usually empty
+	Labels   []Labels // of each replica, in the order of Replicas
+	Formats  Formats
 }
+
+// Labels are what a policy's match compares with.
+type Labels struct {
+	Region, Organization, Machine, GPUModel string
+	Tags                                    []string
+	Capacity                                int64 // requests at once that the replica is made for; 0: not declared
+}
+
+// Formats is the set of wire formats that an upstream speaks.
+type Formats uint8
+
+// The wire formats.
+const (
+	FormatOpenAI Formats = 1 << iota
+	FormatAnthropic
+)
+
+// Has says whether all of f are in the set.
+func (s Formats) Has(f Formats) bool { return s&f == f }
 
 // Route is a provider that can serve a model.
 type Route struct {
@@ -153,22 +192,47 @@ type Policy struct {
 	AdmitBudgetTokens int64 // a replica
 	MaxInflight       int64 // a replica
 	ShedIf            []Threshold
-	Match             map[string]string
-	ExcludeIf         []Threshold
-	Strategy          string
-	MaxTries          int
-	FallbackChain     []string // models
+	Step                     // the first routing step
+	FallbackChain     []Step // further steps over the same replicas, in order
 	FallbackProvider  *FallbackProvider
 }
 
+// Step is one step of routing over a model's replicas.
+type Step struct {
+	Name      string
+	Match     map[string]string // region, engine, organization, machine, gpu_model
+	Tags      []string          // all of which a replica must have
+	ExcludeIf []Threshold
+	Strategy  string // least-loaded
+	MaxTries  int    // failed forwards before the next step; 0: the gateway's default
+}
+
 // FallbackProvider names the provider to use after the local pool.
-type FallbackProvider struct{ Engine, Model string }
+type FallbackProvider struct {
+	Engine, Model string
+	Connection    string // that provides it; found by Build, empty if there is none
+}
 
 // Threshold is one condition on an engine's metric.
 type Threshold struct {
-	Metric string // kv_cache_utilization, waiting_requests
+	Metric string // kv_cache_utilization, waiting_requests, …
 	Op     string // gt, gte, lt, lte
 	Value  float64
+}
+
+// Met says whether a value is on the bad side of the threshold.
+func (t Threshold) Met(v float64) bool {
+	switch t.Op {
+	case "gt":
+		return v > t.Value
+	case "gte":
+		return v >= t.Value
+	case "lt":
+		return v < t.Value
+	case "lte":
+		return v <= t.Value
+	}
+	return false
 }
 
 // Connection is a provider account.
@@ -180,6 +244,8 @@ type Connection struct {
 	Pool     string
 	APIKey   func() string // the credential at the moment of the call
 	Version  string        // of the API, where the provider wants one
+	Formats  Formats
+	At       Pos // where it is declared, for messages
 }
 
 // Pool is the declared capacity of a provider account.
@@ -192,4 +258,7 @@ type Pool struct {
 	Concurrency int64
 	Parent      string
 	FairShare   int64 // an org's share of a house pool, in millionths; 0: none
+	At          Pos   // where it is declared, for messages
+
+	chain []PoolNames // of itself, then of each pool above it; made by Seal
 }

@@ -386,11 +386,14 @@ func (n Node) Decimal(otherwise int64, digits int, most int64) int64 {
 	return v
 }
 
+// ErrDecimal is the rule of a decimal number.
+var ErrDecimal = errors.New("must be a decimal number such as 0.15, not negative")
+
 // ParseDecimal reads "1.25" as 1.25 × 10^digits. The error says the rule.
 func ParseDecimal(text string, digits int) (int64, error) {
 	whole, fraction, point := strings.Cut(text, ".")
 	if whole == "" && fraction == "" || point && fraction == "" || !allDigits(whole) || !allDigits(fraction) {
-		return 0, errors.New("must be a decimal number such as 0.15, not negative")
+		return 0, ErrDecimal
 	}
 	fraction = strings.TrimRight(fraction, "0")
 	if len(fraction) > digits {
