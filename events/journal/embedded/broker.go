@@ -78,6 +78,9 @@ func (b *Broker) start(ctx context.Context, cfg Config) error {
 	}
 	keeper.server = b.server
 	b.server.SetLoggerV2(b.log, false, false, false)
+	if cfg.exposed() {
+		b.log.Warnf("%s takes connections without TLS: secrets and events cross the network in the clear", cfg.Listen)
+	}
 	started := make(chan struct{})
 	go func() {
 		defer close(started)
@@ -151,6 +154,7 @@ func options(cfg Config, auth server.Authentication) (*server.Options, error) {
 			port = server.RANDOM_PORT
 		}
 		opts.Host, opts.Port = host, port
+		opts.TLSConfig, opts.TLS = cfg.TLS, cfg.TLS != nil
 	}
 	return opts, nil
 }

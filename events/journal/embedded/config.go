@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -33,6 +34,10 @@ type Config struct {
 
 	// Credentials are who may join over TCP. Defaults to nobody.
 	Credentials access.Credentials
+
+	// TLS is what those who join over TCP must speak. Defaults to none: their secrets cross the network in the clear, which the
+	// broker warns about where Listen is not this host alone.
+	TLS *tls.Config
 
 	// Log takes the broker's warnings and errors, and at debug its notices. Defaults to none.
 	Log *slog.Logger
@@ -68,6 +73,16 @@ func (c Config) Validate() error {
 		faults = append(faults, fmt.Errorf("credentials: %w", err))
 	}
 	return errors.Join(faults...)
+}
+
+// exposed says whether secrets may be read on a network.
+func (c Config) exposed() bool {
+	if c.Listen == "" || c.TLS != nil {
+		return false
+	}
+	host, _, err := c.address()
+	ip := net.ParseIP(host)
+	return err != nil || host != "localhost" && (ip == nil || !ip.IsLoopback())
 }
 
 func (c Config) address() (host string, port int, err error) {

@@ -3,9 +3,15 @@ package embedded_test
 import (
 	"bufio"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/big"
 	"net"
 	"os"
 	"os/exec"
@@ -346,5 +352,59 @@ func BenchmarkStart(b *testing.B) {
 		b.StopTimer()
 		broker.Shutdown()
 		b.StartTimer()
+	}
+}
+
+// certificate makes one for 127.0.0.1, and the pool that trusts it.
+func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, &template, &template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(leaf)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
+}
+
+func TestTLS(t *testing.T) {
+	cert, pool := certificate(t)
+	credentials, secrets := accesstest.Credentials(t)
+	b := start(t, embedded.Config{DataDir: t.TempDir(), Listen: "127.0.0.1:0", Credentials: credentials,
+		TLS: &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}})
+	client(t, b) // in the process there is nothing to hide
+	who := secrets["gw-one"].Options(access.Identity{Name: "gw-one-abcdefgh"})
+	if nc, err := nats.Connect(b.URL(), who...); err == nil {
+		nc.Close()
+		t.Error("joined without trusting the certificate")
+	}
+	nc, err := nats.Connect(b.URL(), append(who, nats.Secure(&tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if _, err := nc.TLSConnectionState(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWarnsOfListeningInTheClear(t *testing.T) {
+	for listen, want := range map[string]bool{"127.0.0.1:0": false, "0.0.0.0:0": true, ":0": true} {
+		var text strings.Builder
+		b := start(t, embedded.Config{DataDir: t.TempDir(), Listen: listen, Log: slog.New(slog.NewTextHandler(&text, nil))})
+		b.Shutdown()
+		if got := strings.Contains(text.String(), "without TLS"); got != want {
+			t.Errorf("%s: warned %v, want %v: %s", listen, got, want, text.String())
+		}
 	}
 }
