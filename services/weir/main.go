@@ -17,6 +17,7 @@ type cli struct {
 	Config  string           `short:"c" type:"path" help:"Configuration file; weir.yaml if there is one." env:"WEIR_CONFIG"`
 	Version kong.VersionFlag `help:"Print the version."`
 
+	Keygen keygenCommand `cmd:"" help:"Make an inference key and its entry for auth.yaml."`
 	Replay replayCommand `cmd:"" help:"Fold a recorded log and print every verdict."`
 }
 
