@@ -13,8 +13,6 @@ const (
 	MaxConcurrency = 10_000
 	// MaxQuota bounds what auth.yaml and policies give in tokens: a bucket's largest limit.
 	MaxQuota = events.MaxBucketAmount
-	// MaxShareless bounds limits of the whole platform, which no tenant's range binds.
-	maxPlatform = events.MaxBucketAmount
 	// MoneyDigits are the digits after the point of a US dollar in nano-dollars.
 	MoneyDigits = 9
 )
@@ -25,30 +23,40 @@ const (
 	outageClosed = "closed"
 )
 
-// ReadLimits reads a scope's limits: rpm, rps, tpm, concurrency, spend_day, spend_month (US dollars), tokens_per_day and
-// outage_mode. What is absent or null is no limit. Faults are noted where the values stand.
+// ReadLimits reads the limits of an org, a workspace or a key: rpm, rps, tpm, concurrency, spend_day, spend_month (US dollars),
+// tokens_per_day and outage_mode. What is absent or null is no limit. Faults are noted where the values stand.
 func ReadLimits(n strictyaml.Node) (l Limits, daily int64) {
-	return readLimits(n, MaxRPM, MaxRPS, MaxTPM, MaxConcurrency)
+	m := n.Map()
+	l = readRates(m, MaxRPM, MaxRPS, MaxTPM, MaxConcurrency)
+	l.SpendDay = m.Get("spend_day").Decimal(0, MoneyDigits, events.MaxAmount)
+	l.SpendMonth = m.Get("spend_month").Decimal(0, MoneyDigits, events.MaxAmount)
+	daily = m.Get("tokens_per_day").Int(0, 1, MaxQuota)
+	m.End()
+	return l, daily
+}
+
+// ReadRates reads the limits of a scope that has no money and no daily tokens: a principal, a model, an endpoint.
+func ReadRates(n strictyaml.Node) Limits {
+	m := n.Map()
+	l := readRates(m, MaxRPM, MaxRPS, MaxTPM, MaxConcurrency)
+	m.End()
+	return l
 }
 
 // ReadPlatform reads the platform's limits, which are larger than a tenant's may be.
 func ReadPlatform(n strictyaml.Node) Limits {
-	l, _ := readLimits(n, maxPlatform, maxPlatform, maxPlatform, maxPlatform)
+	m := n.Map()
+	l := readRates(m, MaxQuota, MaxQuota, MaxQuota, MaxQuota)
+	m.End()
 	return l
 }
 
-func readLimits(n strictyaml.Node, rpm, rps, tpm, concurrency int64) (l Limits, daily int64) {
-	m := n.Map()
-	l = Limits{
+func readRates(m *strictyaml.Map, rpm, rps, tpm, concurrency int64) Limits {
+	return Limits{
 		RPM:         m.Get("rpm").Int(0, 1, rpm),
 		RPS:         m.Get("rps").Int(0, 1, rps),
 		TPM:         m.Get("tpm").Int(0, 1, tpm),
 		Concurrency: m.Get("concurrency").Int(0, 1, concurrency),
-		SpendDay:    m.Get("spend_day").Decimal(0, MoneyDigits, events.MaxAmount),
-		SpendMonth:  m.Get("spend_month").Decimal(0, MoneyDigits, events.MaxAmount),
 		Closed:      m.Get("outage_mode").OneOf(outageOpen, outageOpen, outageClosed) == outageClosed,
 	}
-	daily = m.Get("tokens_per_day").Int(0, 1, MaxQuota)
-	m.End()
-	return l, daily
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/gateway/wire"
 )
 
 // Mode says how clients authenticate.
@@ -147,7 +148,10 @@ type Local struct {
 	Model    string   // the name that the replicas know; empty: the model's id
 	Pool     string   // of a mapped deployment; usually empty
 	Labels   []Labels // of each replica, in the order of Replicas
-	Formats  Formats
+
+	APIKey     func() string    // what the replicas ask for; nil: nothing
+	Operations []wire.Operation // what they serve; nil: what the engine is known for
+	Apart      bool             // usage counts reasoning beside the output instead of in it
 }
 
 // Labels are what a policy's match compares with.
@@ -156,18 +160,6 @@ type Labels struct {
 	Tags                                    []string
 	Capacity                                int64 // requests at once that the replica is made for; 0: not declared
 }
-
-// Formats is the set of wire formats that an upstream speaks.
-type Formats uint8
-
-// The wire formats.
-const (
-	FormatOpenAI Formats = 1 << iota
-	FormatAnthropic
-)
-
-// Has says whether all of f are in the set.
-func (s Formats) Has(f Formats) bool { return s&f == f }
 
 // Route is a provider that can serve a model.
 type Route struct {
@@ -244,8 +236,10 @@ type Connection struct {
 	Pool     string
 	APIKey   func() string // the credential at the moment of the call
 	Version  string        // of the API, where the provider wants one
-	Formats  Formats
-	At       Pos // where it is declared, for messages
+	At       Pos           // where it is declared, for messages
+
+	Operations []wire.Operation // what it serves; nil: what the provider is known for
+	Apart      bool             // usage counts reasoning beside the output instead of in it
 }
 
 // Pool is the declared capacity of a provider account.

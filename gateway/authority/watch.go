@@ -96,8 +96,7 @@ func (w *Watcher) Last() Reloaded {
 	return w.last
 }
 
-// Reload reads the files now, as on SIGHUP. If they are not valid, or change how clients authenticate, the error says so and
-// the snapshot stays as it is.
+// Reload reads the files now, as on SIGHUP. If they are not valid the error says so and the snapshot stays as it is.
 func (w *Watcher) Reload() error {
 	err := w.read()
 	if w.report != nil {
@@ -111,9 +110,6 @@ func (w *Watcher) read() error {
 	defer w.mu.Unlock()
 	s, warnings, found, err := w.source.load(w.found)
 	old := w.current.Load()
-	if err == nil && old != nil && old.Mode != s.Mode && (old.Mode == ModeNone || s.Mode == ModeNone || old.Mode == ModeDynamic) {
-		err = Faults{{Pos: Pos{File: w.source.AuthFile}, Field: "api.mode", Value: string(s.Mode), Rule: "takes a restart to change from " + string(old.Mode)}}
-	}
 	if err != nil {
 		w.last = Reloaded{Snapshot: old, Warnings: warnings, Err: err}
 		return err

@@ -1,0 +1,202 @@
+// Package policy turns one request into the claims that it makes: which gates it passes, in which order, how much it asks of
+// each meter and what happens to that later. It decides nothing that needs shared state: that is the fold's. What one gateway can
+// refuse by itself (a model that is not there, an input that can never fit, a pool under pressure) it refuses here.
+package policy
+
+import (
+	"errors"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/gateway/authority"
+	"github.com/weirhq/weir/gateway/estimate"
+	"github.com/weirhq/weir/gateway/wire"
+)
+
+// Settings are what an operator sets for all models of a gateway.
+type Settings struct {
+	FractionPPM int64 // the admit fraction of B2, in millionths: above 0, at most 1,000,000
+	ParkMS      int64 // how long a request may wait for occupancy: 0 to events.MaxParkMS
+	MaxMS       int64 // how long a request may run; 0: events.DefaultMaxMS
+}
+
+// DefaultFractionPPM is the admit fraction that holds where none is set.
+const DefaultFractionPPM = 900_000
+
+// DefaultParkMS is how long a request may wait where nothing is set.
+const DefaultParkMS = 250
+
+// Pressure is how loaded a model's healthy replicas are on average. A signal that no replica gives passes.
+type Pressure struct {
+	KVCache    float64 // 0 to 1
+	Waiting    float64 // requests
+	HasKVCache bool
+	HasWaiting bool
+}
+
+// Input is all that a plan depends on.
+type Input struct {
+	Snapshot *authority.Snapshot
+	Key      *authority.Key
+	Model    *authority.Model // from Lookup
+	Request  *wire.Request
+	Target   Target         // of the first attempt
+	Ratio    estimate.Ratio // learned, of this model; 0: estimate.FirstRatio
+	Healthy  int64          // healthy replicas that serve the model
+	Pressure Pressure
+	Settings Settings
+}
+
+// Plan is what a request asks for.
+type Plan struct {
+	// Refusal is set when the gateway refuses by itself. Claims then has the rpm and rps claims alone: if the view shows one of
+	// them over, that refusal comes first.
+	Refusal *Local
+	Claims  []events.Claim // of the first attempt, in the order of the gates; never nil
+	Rates   int            // how many of Claims, from the first, are rpm and rps: the view is asked about them before all else
+
+	Estimate estimate.Estimate
+	Recorded events.Estimate // for the reserve
+	Bound    int64           // the output bound to write into the body (wire.Edit); 0: none
+	HoldNano int64           // what the request is expected to cost at most
+	ParkMS   int64
+	MaxMS    int64
+	Price    *authority.Price // nil: the model costs nothing
+	Target   Target
+
+	weights authority.Weights
+	train   bool
+	bases   bases // those that the claims use
+}
+
+// bases is a set of bases of charges.
+type bases uint8
+
+const (
+	usesTotal bases = 1 << iota
+	usesInput
+	usesOutput
+	usesFootprint
+	usesCost
+	usesWeighted
+)
+
+// BasisWeighted is the basis of tpm where a model's tokens do not all weigh the same.
+const BasisWeighted = "weighted"
+
+// BasisFixed is the basis of charges that no true-up changes: those of a request that never was in the local pool.
+const BasisFixed = "fixed"
+
+// PriceVersion names the price that the request is held to; empty for a model without one.
+func (p *Plan) PriceVersion() string {
+	if p.Price == nil {
+		return ""
+	}
+	return p.Price.Version
+}
+
+// New makes the plan of a request's first attempt.
+func New(in *Input) *Plan {
+	p := &Plan{Target: in.Target, MaxMS: in.Settings.MaxMS, Price: in.Model.Price, weights: in.Model.Weights}
+	if p.MaxMS == 0 {
+		p.MaxMS = events.DefaultMaxMS
+	}
+	p.train = in.Target.Local && in.Request.Trainable()
+	b := builder{in: in, p: p, scopes: in.Snapshot.Scopes(in.Key), generates: in.Request.Op.Generates()}
+	p.Claims = make([]events.Claim, 0, typicalClaims)
+	b.rates()
+	p.Rates = len(p.Claims)
+	if p.Refusal = b.local(); p.Refusal != nil {
+		return p
+	}
+	if b.generates {
+		b.occupancy()
+		b.serverless()
+	}
+	b.tokens()
+	if b.generates {
+		b.daily()
+	}
+	if in.Request.Op != wire.CountTokens {
+		b.money()
+	}
+	p.Claims = b.attempt(p.Claims, in.Target)
+	return p
+}
+
+// typicalClaims is for how many claims room is made at once.
+const typicalClaims = 16
+
+// ratio is the learned ratio, or the one that every model starts with.
+func (in *Input) ratio() estimate.Ratio {
+	if in.Ratio == 0 {
+		return estimate.FirstRatio
+	}
+	return in.Ratio
+}
+
+// local makes the estimate and refuses what needs no shared state to refuse.
+func (b *builder) local() *Local {
+	in, p, m := b.in, b.p, b.in.Model
+	r := in.Request
+	if r.Background {
+		return &Local{Cause: Background, Model: m.ID, Param: "background"}
+	}
+	shape := estimate.Model{MaxOutput: m.MaxOutputTokens, ContextWindow: m.ContextWindow, Local: m.Local != nil}
+	if m.Dedicated != nil {
+		shape.DefaultOutput = m.Dedicated.DefaultMaxOutputTokens
+	}
+	e, err := estimate.Of(r, in.ratio(), shape)
+	if err != nil {
+		return badField(m, err)
+	}
+	p.Estimate, p.Bound = e, e.Bound
+	p.Recorded = events.Estimate{InputTokens: e.Learned, OutputTokens: e.Counted, OutputDeclared: e.IsDeclared, TextBytes: r.TextBytes, Images: r.Images}
+	if e.IsDeclared {
+		p.Recorded.OutputTokens = e.Declared
+	}
+	if org := in.Snapshot.Orgs[in.Key.Org]; org != nil && org.Billing == authority.Prepaid {
+		if b.prepaid = r.Op != wire.CountTokens; b.prepaid && m.Price == nil {
+			return &Local{Cause: NoPrice, Model: m.ID}
+		}
+	}
+	if l := capacity(in.Snapshot, m, in.Target); l != nil {
+		return l
+	}
+	if m.Price != nil {
+		p.HoldNano = Cost(m.Price, events.Usage{InputTokens: e.Reservation, OutputTokens: e.Held})
+	}
+	if !b.generates {
+		return nil
+	}
+	if most := m.Policy.MaxInputTokens; most > 0 && e.Learned > most {
+		return &Local{Cause: InputTooLong, Model: m.ID, Requested: e.Learned, Limit: most}
+	}
+	if most := m.Policy.ImagesMax; most > 0 && r.Images > most {
+		return &Local{Cause: TooManyImages, Model: m.ID, Requested: r.Images, Limit: most}
+	}
+	for _, t := range m.Policy.ShedIf {
+		if v, known := in.Pressure.signal(t.Metric); known && t.Met(v) {
+			return &Local{Cause: UnderPressure, Model: m.ID}
+		}
+	}
+	return nil
+}
+
+func badField(m *authority.Model, err error) *Local {
+	l := &Local{Cause: BadField, Model: m.ID, Message: err.Error(), Code: wire.CodeParameter}
+	var bad *wire.BadRequest
+	if errors.As(err, &bad) {
+		l.Param, l.Code = bad.Param, bad.Code
+	}
+	return l
+}
+
+func (p *Pressure) signal(metric string) (v float64, known bool) {
+	switch metric {
+	case "kv_cache_utilization":
+		return p.KVCache, p.HasKVCache
+	case "waiting_requests":
+		return p.Waiting, p.HasWaiting
+	}
+	return 0, false
+}
