@@ -1,0 +1,344 @@
+package projector
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/events/journal"
+	"github.com/weirhq/weir/projections/admission"
+)
+
+const (
+	snapshotDir      = "snapshots"
+	snapshotPrefix   = "admission-"
+	snapshotSuffix   = ".snapshot"
+	asideSuffix      = ".corrupt"
+	unfinishedPrefix = ".writing-"
+	snapshotMagic    = "WEIRSNP1"
+	snapshotsKept    = 2
+	asideKept        = 2                // snapshots that could not be read, kept to be looked at
+	maxHeader        = 64 << 20         // bytes before the fold's
+	recentFor        = 10 * time.Second // answers that a restart still knows: a gateway waits for less
+	recentMost       = 8192
+)
+
+// saver says when the next snapshot is due.
+type saver struct {
+	at     time.Time // zero while one is being written, or when none are kept
+	seq    uint64    // of the last one
+	saving bool
+}
+
+// header is what a snapshot holds beside the fold's state.
+type header struct {
+	Seq     uint64    `json:"seq"`
+	Created time.Time `json:"created"` // of the stream
+	Chain   string    `json:"chain"`
+	From    uint64    `json:"from"`    // where the next pack of verdicts begins
+	Pending saved     `json:"pending"` // verdicts that are in no pack yet
+	Recent  saved     `json:"recent"`  // answers that may still be asked for
+	Fold    int       `json:"fold"`    // bytes of the fold's state
+}
+
+// saved are verdicts with what their encoding leaves out.
+type saved struct {
+	Gateways []events.Gateway `json:"gateways"`
+	Fell     []uint64         `json:"fell,omitempty"`
+	Verdicts json.RawMessage  `json:"verdicts"`
+}
+
+func save(all []decided, fell bool) saved {
+	s := saved{Gateways: make([]events.Gateway, len(all)), Verdicts: []byte{'['}}
+	for i := range all {
+		s.Gateways[i] = all[i].verdict.Gateway
+		if fell {
+			s.Fell = append(s.Fell, all[i].fell)
+		}
+		if i > 0 {
+			s.Verdicts = append(s.Verdicts, ',')
+		}
+		s.Verdicts = events.AppendVerdict(s.Verdicts, &all[i].verdict)
+	}
+	s.Verdicts = append(s.Verdicts, ']')
+	return s
+}
+
+func (s *saved) load() ([]decided, error) {
+	verdicts, err := events.DecodeVerdicts(s.Verdicts)
+	if err != nil {
+		return nil, err
+	}
+	if len(verdicts) != len(s.Gateways) || len(s.Fell) > 0 && len(s.Fell) != len(verdicts) {
+		return nil, errors.New("verdicts without their gateways")
+	}
+	all := make([]decided, len(verdicts))
+	for i := range verdicts {
+		all[i].verdict = verdicts[i]
+		all[i].verdict.Gateway = s.Gateways[i]
+		if len(s.Fell) > 0 {
+			all[i].fell = s.Fell[i]
+		}
+	}
+	return all, nil
+}
+
+// image is what is to be written, apart from what is still changing.
+type image struct {
+	header  header
+	pending []decided
+	recent  []events.Verdict
+	fold    []byte
+}
+
+// image takes a picture of the state.
+func (l *loop) image() image {
+	since := l.now.Add(-recentFor).UnixNano()
+	return image{
+		header:  header{Seq: l.fold.Seq(), Created: l.created, Chain: l.chain.String(), From: l.packs.from},
+		pending: append([]decided(nil), l.packs.pending...),
+		recent:  l.p.answers.newest(recentMost, since),
+		fold:    l.fold.Snapshot(nil),
+	}
+}
+
+func (m *image) encode() ([]byte, error) {
+	recent := make([]decided, len(m.recent))
+	for i := range m.recent {
+		recent[i].verdict = m.recent[i]
+	}
+	m.header.Pending, m.header.Recent, m.header.Fold = save(m.pending, true), save(recent, false), len(m.fold)
+	head, err := json.Marshal(&m.header)
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, 0, len(snapshotMagic)+4+len(head)+len(m.fold)+sha256.Size)
+	b = append(b, snapshotMagic...)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(head)))
+	b = append(append(b, head...), m.fold...)
+	sum := sha256.Sum256(b)
+	return append(b, sum[:]...), nil
+}
+
+// decodeSnapshot reads what encode wrote. The error says what is wrong with it.
+func decodeSnapshot(b []byte) (h header, fold *admission.Fold, err error) {
+	start := len(snapshotMagic) + 4
+	if len(b) < start+sha256.Size || string(b[:len(snapshotMagic)]) != snapshotMagic {
+		return h, nil, errors.New("is no snapshot of this version")
+	}
+	body, sum := b[:len(b)-sha256.Size], b[len(b)-sha256.Size:]
+	if want := sha256.Sum256(body); string(want[:]) != string(sum) {
+		return h, nil, errors.New("its checksum is wrong")
+	}
+	size := int(binary.BigEndian.Uint32(body[len(snapshotMagic):start]))
+	if size > maxHeader || start+size > len(body) {
+		return h, nil, errors.New("its header is cut off")
+	}
+	if err := json.Unmarshal(body[start:start+size], &h); err != nil {
+		return h, nil, fmt.Errorf("its header: %w", err)
+	}
+	if start+size+h.Fold != len(body) {
+		return h, nil, errors.New("its state is cut off")
+	}
+	if fold, err = admission.Restore(body[start+size:]); err != nil {
+		return h, nil, err
+	}
+	if fold.Seq() != h.Seq {
+		return h, nil, fmt.Errorf("its header says sequence %d, its state %d", h.Seq, fold.Seq())
+	}
+	return h, fold, nil
+}
+
+func (p *Projector) dir() string { return filepath.Join(p.cfg.DataDir, snapshotDir) }
+
+// restore takes up the newest snapshot that can be read, if there is one. One that cannot is set aside.
+func (l *loop) restore() error {
+	if l.p.cfg.DataDir == "" {
+		return nil
+	}
+	l.saver.at = l.now.Add(l.p.cfg.SnapshotEvery)
+	for _, path := range l.p.unfinished() {
+		if err := os.Remove(path); err != nil {
+			return fmt.Errorf("remove an unfinished snapshot: %w", err)
+		}
+	}
+	names, err := snapshots(l.p.dir())
+	if err != nil {
+		return fmt.Errorf("read snapshots: %w", err)
+	}
+	for i := len(names) - 1; i >= 0; i-- {
+		path := filepath.Join(l.p.dir(), names[i])
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return fmt.Errorf("read snapshots: %w", err)
+		}
+		if err = l.load(b); err == nil {
+			l.stats.SnapshotSeq, l.saver.seq = l.fold.Seq(), l.fold.Seq()
+			return nil
+		}
+		l.p.cfg.Logger.Warn("projector: a snapshot cannot be used and is set aside", "file", path, "error", err)
+		if err := os.Rename(path, path+asideSuffix); err != nil {
+			return fmt.Errorf("set a snapshot aside: %w", err)
+		}
+	}
+	return nil
+}
+
+// unfinished lists the files of snapshots that a process which ended did not finish.
+func (p *Projector) unfinished() []string {
+	paths, _ := filepath.Glob(filepath.Join(p.dir(), unfinishedPrefix+"*")) // the pattern is well-formed
+	return paths
+}
+
+// load takes a snapshot's state up, all or nothing.
+func (l *loop) load(b []byte) error {
+	h, fold, err := decodeSnapshot(b)
+	if err != nil {
+		return err
+	}
+	pending, err := h.Pending.load()
+	if err != nil {
+		return err
+	}
+	recent, err := h.Recent.load()
+	if err != nil {
+		return err
+	}
+	var chain journal.Chain
+	if n, err := hex.Decode(chain[:], []byte(h.Chain)); err != nil || n != len(chain) {
+		return fmt.Errorf("chain %q is not 64 hex digits", h.Chain)
+	}
+	l.fold, l.chain, l.created = fold, chain, h.Created
+	l.packs.pending, l.packs.from = pending, h.From
+	l.packs.ended(h.Seq, fold.Digest(), chain)
+	l.packs.digest(h.Seq, fold.Digest())
+	l.p.answers.keep(recent, l.now.UnixNano())
+	if !fold.Supported() {
+		l.unsupported()
+	}
+	return nil
+}
+
+// snapshots lists the snapshots in a directory, oldest first.
+func snapshots(dir string) ([]string, error) { return files(dir, snapshotSuffix) }
+
+func files(dir, suffix string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), snapshotPrefix) && strings.HasSuffix(e.Name(), suffix) {
+			names = append(names, e.Name())
+		}
+	}
+	sort.Strings(names)
+	return names, nil
+}
+
+// save takes a snapshot if one is due, and has it written beside the fold.
+func (l *loop) save() {
+	s := &l.saver
+	if s.saving || s.at.IsZero() || l.now.Before(s.at) {
+		return
+	}
+	if l.fold.Seq() == s.seq || l.p.status.get(catching) != "" && l.fold.Seq() == 0 {
+		s.at = l.now.Add(l.p.cfg.SnapshotEvery)
+		return
+	}
+	start := time.Now()
+	m := l.image()
+	s.saving, s.at = true, time.Time{}
+	l.async(func(context.Context) func() {
+		size, err := l.p.writeSnapshot(&m)
+		return func() { l.saved(&m, size, time.Since(start), err) }
+	})
+}
+
+// saved takes in what became of a snapshot, and says when the next may be taken.
+func (l *loop) saved(m *image, size int, took time.Duration, err error) {
+	l.saver.saving = false
+	l.saver.at = l.now.Add(max(l.p.cfg.SnapshotEvery, snapshotShare*took))
+	if err != nil {
+		l.stats.SnapshotsFailed++
+		l.p.cfg.Logger.Error("projector: a snapshot could not be written", "error", err)
+		return
+	}
+	l.saver.seq = m.header.Seq
+	l.stats.Snapshots++
+	l.stats.SnapshotSeq, l.stats.SnapshotBytes, l.stats.SnapshotTime = m.header.Seq, int64(size), took
+}
+
+// saveLast writes a snapshot when the projector has stopped, so that it starts quickly again.
+func (l *loop) saveLast() {
+	if l.p.cfg.DataDir == "" || l.fold.Seq() == 0 || l.fold.Seq() == l.saver.seq {
+		return
+	}
+	start := time.Now()
+	m := l.image()
+	size, err := l.p.writeSnapshot(&m)
+	l.saved(&m, size, time.Since(start), err)
+	l.publishStats()
+}
+
+// writeSnapshot makes a snapshot's file whole and durable before it gets its name, and removes those that are no longer needed.
+func (p *Projector) writeSnapshot(m *image) (size int, err error) {
+	b, err := m.encode()
+	if err != nil {
+		return 0, err
+	}
+	dir := p.dir()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return 0, err
+	}
+	f, err := os.CreateTemp(dir, unfinishedPrefix+"*")
+	if err != nil {
+		return 0, err
+	}
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), filepath.Join(dir, fmt.Sprintf("%s%020d%s", snapshotPrefix, m.header.Seq, snapshotSuffix)))
+	}
+	if err != nil {
+		return 0, errors.Join(err, os.Remove(f.Name()))
+	}
+	return len(b), errors.Join(syncDir(dir), prune(dir, snapshotSuffix, snapshotsKept), prune(dir, asideSuffix, asideKept))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// prune removes all but the newest files.
+func prune(dir, suffix string, keep int) error {
+	names, err := files(dir, suffix)
+	if err != nil {
+		return err
+	}
+	for len(names) > keep {
+		if err := os.Remove(filepath.Join(dir, names[0])); err != nil {
+			return err
+		}
+		names = names[1:]
+	}
+	return nil
+}
