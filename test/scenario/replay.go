@@ -76,7 +76,7 @@ func WriteLog(w io.Writer, records []events.Record) error {
 	for i := range records {
 		r := &records[i]
 		subject := events.Subject{Org: r.Org, Kind: r.Kind(), Gateway: r.Gateway}
-		line := Line{Seq: r.Seq, Time: string(events.AppendTime(nil, r.At)), Subject: subject.String(), Data: events.AppendData(nil, r.Data)}
+		line := Line{Seq: r.Seq, Time: string(events.AppendTime(nil, r.At)), Subject: subject.String(), Data: writeData(r.Data)}
 		text, err := json.Marshal(&line)
 		if err != nil {
 			return fmt.Errorf("write line %d: %w", i+1, err)
@@ -86,4 +86,16 @@ func WriteLog(w io.Writer, records []events.Record) error {
 		}
 	}
 	return nil
+}
+
+// writeData gives data that reads back as d does: what could not be read, or not be folded, again cannot.
+func writeData(d events.Data) []byte {
+	if d == nil {
+		return []byte("null")
+	}
+	text := events.AppendData(nil, d)
+	if u, is := d.(*events.TrueUp); is && u.Fault != "" {
+		text = append(text[:len(text)-1], `,"cost_nano":-1}`...)
+	}
+	return text
 }

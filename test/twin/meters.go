@@ -34,12 +34,12 @@ type charge struct {
 	limit    int64
 	attempt  int64
 
-	value    int64
-	bucket   int64 // of a window: the bucket it was charged to; of a budget: the period
-	held     bool  // of a gauge: it counts
-	lapsed   bool  // of a gauge: it will count again when its gateway comes back
-	frozen   bool  // it has left the local pool
-	returned bool  // it was given back
+	value  int64
+	back   int64 // what of it was given back
+	bucket int64 // of a window: the bucket it was charged to; of a budget: the period
+	held   bool  // of a gauge: it counts
+	lapsed bool  // of a gauge: it will count again when its gateway comes back
+	frozen bool  // it has left the local pool
 }
 
 // know gives a meter: "known from the first valid reserve, cooldown or credit that names it".
@@ -98,7 +98,7 @@ func periodEnd(p events.Period, at int64) int64 {
 	return time.Date(u.Year(), u.Month(), u.Day()+1, 0, 0, 0, 0, time.UTC).UnixNano()
 }
 
-// live says whether a charge can still be changed, and counts if it was not given back:
+// live says whether a charge counts, and can still be changed:
 // "bucket b is live while `bucket(now) - b ≤ N`", "sum of this period", "a gauge while it is held".
 func (t *Twin) live(c *charge) bool {
 	switch c.kind {
@@ -117,7 +117,7 @@ func (t *Twin) live(c *charge) bool {
 func (t *Twin) sum(name events.Meter, m *meter) int64 {
 	var sum int64
 	for _, c := range t.charges {
-		if c.of(name, m) && !c.returned && t.live(c) {
+		if c.of(name, m) && t.live(c) {
 			sum = add(sum, c.value)
 		}
 	}
@@ -183,7 +183,7 @@ func (t *Twin) emptyAt(name events.Meter, m *meter) int64 {
 		size, n := sizes(m.windowMS)
 		last := int64(math.MinInt64)
 		for _, c := range t.charges {
-			if c.of(name, m) && !c.returned && c.value > 0 {
+			if c.of(name, m) && c.value > 0 {
 				last = max(last, c.bucket)
 			}
 		}
@@ -258,7 +258,7 @@ func (t *Twin) retry(c *events.Claim, m *meter, need int64) int64 {
 		for b := bucketAt(c.WindowMS, t.now) - n; ; b++ {
 			var left int64
 			for _, x := range t.charges {
-				if x.of(c.Meter, m) && !x.returned && x.bucket > b {
+				if x.of(c.Meter, m) && x.bucket > b {
 					left = add(left, x.value)
 				}
 			}
@@ -290,7 +290,6 @@ func (t *Twin) charge(a *attempt, c *events.Claim) (waitMS int64) {
 	case events.Budget:
 		x.bucket = periodAt(c.Period, t.now)
 	case events.Bucket:
-		t.look(c)
 		if c.Basis == events.BasisOutput {
 			x.value = 0 // "with basis `output` nothing"
 		}
@@ -350,26 +349,18 @@ func (t *Twin) freed(x *charge) {
 }
 
 // giveBack takes a charge out of its meter, putBack brings it in again: "each charge in its own bucket".
-func (t *Twin) giveBack(x *charge) {
-	if x.returned {
+func (t *Twin) giveBack(x *charge) { t.shift(x, x.value) }
+
+func (t *Twin) putBack(x *charge) { t.shift(x, -x.back) }
+
+func (t *Twin) shift(x *charge, amount int64) {
+	if amount == 0 {
 		return
 	}
-	x.returned = true
-	t.moved(x, x.value)
-}
-
-func (t *Twin) putBack(x *charge) {
-	if !x.returned {
-		return
-	}
-	x.returned = false
-	t.moved(x, -x.value)
-}
-
-func (t *Twin) moved(x *charge, tokens int64) {
+	x.value, x.back = add(x.value, -amount), add(x.back, amount)
 	m := t.meterOf(x)
 	if x.kind == events.Bucket && m.kind == events.Bucket {
-		t.change(m, tokens)
+		t.change(m, amount)
 	}
 	t.note(x.meter)
 }

@@ -98,7 +98,7 @@ func (t *Twin) invalid(r *request, d *events.Reserve) (events.Refusal, bool) {
 	}
 	balances := 0
 	for _, a := range r.attempts {
-		if a.state == waiting || a.state == admitted {
+		if a.state == waiting || a.state == admitted && !a.settled {
 			for i := range a.reserve.Claims {
 				if a.reserve.Claims[i].Kind == events.Balance {
 					balances++
@@ -243,7 +243,8 @@ func (t *Twin) admit(a *attempt, shadow []int) {
 func (t *Twin) refuse(a *attempt, why events.Refusal, used []int64) {
 	r := a.of
 	a.state, a.kept = refused, nil
-	r.refused, r.refusal = true, t.now
+	r.refusal = t.now
 	t.out = append(t.out, events.Verdict{Request: r.id, Attempt: a.n, Gateway: a.reserve.Gateway, Org: a.org, Seq: a.seq, Time: t.now,
 		ParkedMS: (t.now - a.arrived) / ms, Used: used, Shadow: []int{}, Refusal: &why})
+	t.settle(r)
 }

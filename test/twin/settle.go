@@ -8,7 +8,7 @@ func (t *Twin) foldTrueUp(d *events.TrueUp) {
 	a := t.request(d.Request).attempt(d.Attempt)
 	switch a.state {
 	case unseen, waiting:
-		a.kept = append(a.kept, d)
+		a.kept, a.of.early = append(a.kept, d), t.now
 	case admitted:
 		t.trueUp(a, d)
 	case refused:
@@ -68,7 +68,7 @@ func (t *Twin) adjust(a *attempt, x *charge, d *events.TrueUp) {
 		return
 	case x.basis == events.BasisRequest, x.basis == events.BasisSlot, x.kind == events.Balance: // "never change"
 		return
-	case x.frozen, x.returned: // "no true-up, no return"
+	case x.frozen: // "no true-up, no return"
 		return
 	case x.kind == events.Bucket && x.basis == events.BasisOutput && !d.Final: // "takes only finals"
 		return
@@ -128,19 +128,20 @@ func (t *Twin) dropHold(r *request) {
 }
 
 // settle: "Of a request that is released, with a final for every admitted attempt, the ids are enough until then: nothing changes it
-// any more."
+// any more." However it ended: a release of what has ended and has its finals changes nothing either. But not while something is kept for an
+// attempt that is still to come.
 func (t *Twin) settle(r *request) {
-	if !r.ended || !r.released {
+	if !r.ended {
 		return
 	}
-	for _, a := range r.admitted {
-		if !a.final {
+	for _, a := range r.attempts {
+		if a.state == admitted && !a.final || len(a.kept) > 0 {
 			return
 		}
 	}
 	r.charges, r.hold = nil, nil
 	for _, a := range r.admitted {
-		a.values, a.finals = map[string]int64{}, map[string]int64{}
+		a.settled, a.values, a.finals = true, map[string]int64{}, map[string]int64{}
 	}
 }
 
@@ -156,7 +157,7 @@ func (t *Twin) foldRelease(d *events.Release) {
 	whole := len(r.admitted) > 0 && d.Of == events.OfRequest
 	switch a.state {
 	case unseen:
-		a.kept = append(a.kept, d)
+		a.kept, r.early = append(a.kept, d), t.now
 		if whole {
 			t.releaseRequest(r, nil)
 		}
@@ -222,7 +223,6 @@ func (t *Twin) leaveLocal(r *request) {
 
 // releaseRequest ends a request by a release; gives is the attempt that it proves not dispatched, or nil.
 func (t *Twin) releaseRequest(r *request, gives *attempt) {
-	r.released = true
 	if !r.ended {
 		t.end(r)
 	}
@@ -274,4 +274,5 @@ func (t *Twin) end(r *request) {
 			t.dropHold(r)
 		}
 	}
+	t.settle(r)
 }

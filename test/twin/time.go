@@ -73,7 +73,7 @@ func (t *Twin) nextTimer() (timer, bool) {
 	}
 	for id, r := range t.requests {
 		switch {
-		case r.ended && r.hold != nil && !r.hold.returned && r.hold.value > 0:
+		case r.ended && r.hold != nil && r.hold.value > 0:
 			all = append(all, timer{at: r.endedAt + holdOutlives, kind: 4, name: string(id), fire: func() { t.dropHold(r) }})
 		case !r.ended && len(r.admitted) > 0:
 			at := r.began + r.maxMS*ms
@@ -121,13 +121,22 @@ func (t *Twin) forgetBefore(instant int64) {
 	}
 	// "a request since it ended or its last attempt was refused, but not while it has a hold"
 	for id, r := range t.requests {
-		if r.hold != nil && !r.hold.returned && r.hold.value > 0 {
+		if r.hold != nil && r.hold.value > 0 {
 			continue
 		}
-		if r.ended && r.endedAt <= at-forgetAfter || !r.busy() && r.refused && r.refusal <= at-forgetAfter {
+		if since, is := r.over(); is && since <= at-forgetAfter {
 			delete(t.requests, id)
 		}
 	}
+}
+
+// over says since when nothing is left of a request but its memory: "since it ended or its last attempt was refused", the later. The
+// rules do not speak of true-ups and releases of attempts that never came; the last of them counts as a refusal does.
+func (r *request) over() (since int64, is bool) {
+	if r.busy() && !r.ended {
+		return 0, false
+	}
+	return max(r.endedAt, r.refusal, r.early), true // 0 is never
 }
 
 // busy says whether an attempt was admitted or waits.

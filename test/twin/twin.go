@@ -75,9 +75,8 @@ type request struct {
 	lapsedAt int64
 	ended    bool
 	endedAt  int64
-	released bool // a release of the whole request was folded
-	refused  bool
 	refusal  int64 // when its last refused attempt was refused
+	early    int64 // when the last true-up or release came of an attempt that is not known yet
 
 	charges []*charge // what its true-ups and releases can change
 	hold    *charge   // of its balance claim
@@ -112,6 +111,7 @@ type attempt struct {
 	fixed      bool             // dispatched is
 	values     map[string]int64 // the last value folded, by basis
 	finals     map[string]int64 // the values of its final, by basis
+	settled    bool             // only its id counts
 }
 
 type gateway struct {

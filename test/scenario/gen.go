@@ -1,0 +1,647 @@
+package scenario
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/weirhq/weir/events"
+)
+
+// Bounds of random logs.
+const (
+	maxSteps    = 120 // of one log; a step is one line or a few
+	recentRange = 6   // how far back a true-up or release usually reaches, in requests
+)
+
+// step is one thing that happens in a random log. It says only how, not to whom: which requests there are is known when the steps are
+// played, so that a log stays sensible when steps are taken out of it.
+type step struct {
+	kind   string
+	after  int64 // ns since the step before; may be negative
+	who    int   // picks among what is there
+	flags  uint64
+	n      int64
+	spread uint64
+	raw    *reserveDraw
+	facts  []factDraw
+}
+
+// few gives one of the numbers below of, from the flags above bit n.
+func (s *step) few(n, of int) int { return int(s.flags >> n % uint64(of)) }
+
+// mix spreads a small number over all 64 bits: rapid prefers small ones.
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+type reserveDraw struct {
+	claims []claimDraw
+	park   int64
+	max    int64
+	fence  int64
+	mode   events.Mode
+	back   int64 // ns from now to `at`, 0 if not given
+}
+
+type claimDraw struct {
+	meter                   int
+	amount                  int64
+	check, limit            int64 // −1: not given
+	shadow, flip, extraLife bool
+	basis                   string
+	odd                     int
+	queue                   int64
+}
+
+type factDraw struct {
+	basis  string
+	amount int64
+}
+
+// model is a meter of random logs, with the claim that usually names it.
+type model struct {
+	name    string // %o the org, %k the key, %m the model, %p the pool
+	claim   events.Claim
+	limit   int64
+	attempt bool // belongs to every attempt
+}
+
+// models stand in the order of the gates. Limits are tiny, so that refusals and waiting are common.
+var models = []model{
+	{name: "org/%o/rpm", limit: 6, claim: events.Claim{Kind: events.Window, Basis: "request"}},
+	{name: "org/%o/rps", limit: 3, claim: events.Claim{Kind: events.Window, Basis: "request", WindowMS: 1000}},
+	{name: "model/%m/occupancy", limit: 60, claim: events.Claim{Kind: events.Gauge, Basis: "footprint", Life: events.LifeLocal, Park: true}},
+	{name: "model/%m/inflight", limit: 3, claim: events.Claim{Kind: events.Gauge, Basis: "slot", Life: events.LifeLocal, Park: true}},
+	{name: "key/%k/otpm", limit: 60, claim: events.Claim{Kind: events.Bucket, Basis: "output", Life: events.LifeLocal}},
+	{name: "key/%k/itpm", limit: 90, claim: events.Claim{Kind: events.Bucket, Basis: "input", Life: events.LifeLocal}},
+	{name: "org/%o/tpm", limit: 150, claim: events.Claim{Kind: events.Window, Basis: "total"}},
+	{name: "org/%o/tps", limit: 90, claim: events.Claim{Kind: events.Window, Basis: "total", WindowMS: 1000}},
+	{name: "org/%o/concurrency", limit: 4, claim: events.Claim{Kind: events.Gauge, Basis: "slot"}},
+	{name: "org/%o/tokens", limit: 120, claim: events.Claim{Kind: events.Gauge, Basis: "total", Park: true}},
+	{name: "key/%k/daily", limit: 300, claim: events.Claim{Kind: events.Budget, Basis: "total", Life: events.LifeLocal}},
+	{name: "org/%o/spend", limit: 900, claim: events.Claim{Kind: events.Budget, Basis: "cost", Period: events.Month}},
+	{name: "org/%o/balance", limit: -1, claim: events.Claim{Kind: events.Balance, Basis: "money"}},
+	{name: "endpoint/%m/pace", limit: 3, claim: events.Claim{Kind: events.Pace, Basis: "request"}},
+	{name: "pool/%p/pause", limit: -1, attempt: true, claim: events.Claim{Kind: events.Pause, Life: events.LifeAttempt, Basis: "request"}},
+	{name: "pool/%p/rpm", limit: 8, attempt: true, claim: events.Claim{Kind: events.Window, Life: events.LifeAttempt, Basis: "request"}},
+	{name: "pool/%p/tpm", limit: 200, attempt: true, claim: events.Claim{Kind: events.Window, Life: events.LifeAttempt, Basis: "total"}},
+	{name: "pool/%p/itpm", limit: 120, attempt: true, claim: events.Claim{Kind: events.Bucket, Life: events.LifeAttempt, Basis: "input"}},
+	{name: "pool/%p/otpm", limit: 120, attempt: true, claim: events.Claim{Kind: events.Bucket, Life: events.LifeAttempt, Basis: "output"}},
+	{name: "pool/%p/daily", limit: 400, attempt: true, claim: events.Claim{Kind: events.Budget, Life: events.LifeAttempt, Basis: "cost"}},
+	{name: "pool/%p/concurrency", limit: 4, attempt: true, claim: events.Claim{Kind: events.Gauge, Life: events.LifeAttempt, Basis: "slot", Park: true}},
+	{name: "pool/%p/tokens", limit: 100, attempt: true, claim: events.Claim{Kind: events.Gauge, Life: events.LifeAttempt, Basis: "footprint"}},
+}
+
+var bases = []string{"total", "input", "output", "footprint", "cost", "money", "request", "slot"}
+
+// kinds are the steps by weight.
+var kinds = []string{
+	"new", "new", "new", "new", "new", "new", "new", "new", "new", "new",
+	"again", "again", "again",
+	"true-up", "true-up", "true-up", "true-up", "true-up", "true-up", "true-up", "true-up",
+	"release", "release", "release", "release", "release", "release", "release", "release",
+	"lease", "lease", "lease", "tick", "tick", "quiet", "renew", "renew",
+	"credit", "credit", "cooldown", "fence", "odd", "duplicate", "duplicate", "repeat", "pack",
+}
+
+// Log draws a log of a few orgs, gateways, keys and models: most of it is what gateways would send, some of it is late, early, doubled,
+// out of order or invalid.
+func Log(t *rapid.T) []events.Record {
+	n := rapid.SampledFrom([]int{3, 10, 25, 50, 90, maxSteps}).Draw(t, "n") // rapid's own lengths are short
+	seeds := rapid.SliceOfN(rapid.Uint64(), n, n).Draw(t, "steps")
+	start := rapid.SampledFrom([]string{
+		"2026-01-15T10:00:00Z", "2026-03-31T23:58:30.624007347Z", "2026-02-28T23:59:59.5Z", "2026-01-15T10:03:01.000000001Z", "2026-12-31T23:44:59.999999999Z",
+	}).Draw(t, "start")
+	p := newPlayer(start)
+	f := drawFlavour(newDraw(rapid.Uint64().Draw(t, "flavour")))
+	for i, seed := range seeds {
+		s := f.step(newDraw(seed + uint64(i)))
+		p.play(&s)
+	}
+	records, err := ReadLog(strings.NewReader(p.text.String()))
+	if err != nil {
+		t.Fatalf("a random log cannot be read: %v\n%s", err, p.text.String())
+	}
+	return records
+}
+
+// draw makes choices for one step. Rapid draws only the seeds: it prefers small numbers, and most of these choices have no small ones.
+type draw struct{ *rand.Rand }
+
+// from gives a number from lo to hi.
+func (d draw) from(lo, hi int64) int64 { return lo + d.Int64N(hi-lo+1) }
+
+func pick[T any](d draw, list ...T) T { return list[d.IntN(len(list))] }
+
+func newDraw(seed uint64) draw { return draw{rand.New(rand.NewPCG(mix(seed), mix(seed+1)))} }
+
+// flavour is what one log is about: logs that use few meters, or little time, come to waiting and refusals often.
+type flavour struct {
+	meters []int  // of models
+	spread uint64 // how many orgs, keys, models and pools there are: a mask
+	hurry  int    // of 100 gaps, how many are ms whatever was drawn
+	kinds  []string
+}
+
+func drawFlavour(d draw) flavour {
+	f := flavour{spread: pick(d, uint64(0), 0, 1), hurry: pick(d, 0, 50, 90, 97)}
+	f.meters = d.Perm(len(models))[:pick(d, 1, 2, 4, 7, len(models))]
+	if d.IntN(3) > 0 { // what may be waited on
+		f.meters = append(f.meters, pick(d, 2, 3, 9, 20), pick(d, 2, 3))
+	}
+	f.kinds = append(append([]string(nil), kinds...), pick(d, "new", "true-up", "release", "duplicate", "again", "quiet", "repeat"), "new")
+	if d.IntN(2) == 0 {
+		for range 20 {
+			f.kinds = append(f.kinds, "new")
+		}
+	}
+	return f
+}
+
+func (f *flavour) step(d draw) step {
+	s := step{kind: pick(d, f.kinds...), after: drawGap(d), who: d.IntN(1 << 20), flags: d.Uint64(), n: d.Int64N(1 << 40), spread: f.spread}
+	if d.IntN(100) < f.hurry {
+		s.after = d.from(0, 12_000_000)
+	}
+	switch s.kind {
+	case "new", "again", "pack":
+		s.raw = f.reserve(d)
+	case "true-up", "repeat":
+		for range d.IntN(6) {
+			s.facts = append(s.facts, factDraw{pick(d, bases...), drawAmount(d)})
+		}
+	}
+	return s
+}
+
+// drawGap draws the time between two steps: mostly ms, now and then silence, hours, or a clock that steps back.
+func drawGap(d draw) int64 {
+	const ms = int64(time.Millisecond)
+	switch n := d.IntN(1000); {
+	case n < 450:
+		return d.from(0, 40) * ms
+	case n < 550:
+		return 0
+	case n < 620:
+		return d.from(0, 50_000_000)
+	case n < 800:
+		return d.from(50, 1999) * ms
+	case n < 820:
+		return 2000 * ms
+	case n < 870:
+		return d.from(2000, 9000) * ms
+	case n < 900:
+		return d.from(9, 70) * 1000 * ms
+	case n < 910:
+		return d.from(1, 16) * 60_000 * ms
+	case n < 920:
+		return d.from(14, 21) * 60_000 * ms
+	case n < 925:
+		return d.from(59, 62) * 60_000 * ms
+	case n < 928:
+		return d.from(1, 40) * 3600_000 * ms
+	case n < 950:
+		return -d.from(1, 3000) * ms
+	case n < 960:
+		return -d.from(1, 200_000_000)
+	case n < 965:
+		return -d.from(1, 90) * 60_000 * ms
+	}
+	return d.from(0, 9) * ms
+}
+
+func (f *flavour) reserve(d draw) *reserveDraw {
+	r := &reserveDraw{
+		park:  pick(d, int64(0), 0, 250, 250, 1000, 5000),
+		max:   pick(d, int64(0), 0, 0, 1000, 4000, 20_000, 1_200_000, 86_400_000),
+		fence: 9,
+	}
+	if d.IntN(25) == 0 {
+		r.fence = d.from(0, 4)
+	}
+	for range d.IntN(pick(d, 2, 4, 10)) + d.IntN(4) {
+		r.claims = append(r.claims, f.claim(d))
+	}
+	if d.IntN(14) == 0 {
+		r.mode = events.ModeBoundedLocal
+		r.back = pick(d, int64(0), -5_000, 1, 900, 5_000, 58_000, 62_000, 600_000) * int64(time.Millisecond)
+	}
+	return r
+}
+
+func (f *flavour) claim(d draw) claimDraw {
+	c := claimDraw{meter: pick(d, f.meters...), check: -1, limit: -2, amount: drawAmount(d), queue: pick(d, int64(0), 300, 1000)}
+	switch d.IntN(36) {
+	case 0, 1:
+		c.check = d.from(0, 80)
+	case 2, 3:
+		c.limit = d.from(1, 40)
+	case 4, 5:
+		c.limit = -1
+	case 6, 7, 8:
+		c.shadow = true
+	case 9, 10:
+		c.flip = true // parks where it usually does not, or the other way round
+	case 11, 12, 13:
+		c.extraLife = true
+	case 14, 15:
+		c.basis = pick(d, bases...)
+	case 16:
+		c.odd = d.IntN(32) // from 13 on nothing
+	}
+	return c
+}
+
+func drawAmount(d draw) int64 {
+	switch d.IntN(100) {
+	case 0:
+		return pick(d, int64(999_999_999_999), 1_000_000_000_000, 1_000_000_000_000_000, 999_999_999_999_999)
+	case 2, 3, 4:
+		return 0
+	}
+	return d.from(0, pick(d, int64(2), 30, 60))
+}
+
+// player turns steps into lines.
+type player struct {
+	text     strings.Builder
+	at       int64
+	seq      int64
+	requests []*played
+	lines    []string // subject and data of what was sent, for duplicates
+	epochs   map[string]int64
+	credits  int
+	packing  int // lines still to come under this seq
+}
+
+type played struct {
+	id, org, gateway string
+	attempts         int64
+	next             int64 // n of the next true-up
+}
+
+func newPlayer(start string) *player {
+	at, err := time.Parse(time.RFC3339Nano, start)
+	if err != nil {
+		panic(err) // the starts are above
+	}
+	return &player{at: at.UnixNano(), epochs: map[string]int64{}}
+}
+
+func (p *player) send(subject, data string) {
+	if p.packing > 0 && p.seq > 0 {
+		p.packing--
+	} else {
+		p.seq++
+	}
+	line := fmt.Sprintf(`"subject":%q,"data":%s}`, subject, data)
+	p.lines = append(p.lines, line)
+	p.line(line)
+}
+
+func (p *player) line(rest string) {
+	fmt.Fprintf(&p.text, `{"seq":%d,"time":"%s",%s`+"\n", max(p.seq, 1), events.AppendTime(nil, p.at), rest)
+}
+
+func (p *player) tick(after int64) {
+	p.at += after
+	p.seq++
+	p.line(`"subject":"acct._.tick","data":{}}`)
+}
+
+var (
+	orgs     = []string{"acme", "beta"}
+	gateways = []string{"gw-a", "gw-b", "gw-c"}
+)
+
+func (p *player) play(s *step) {
+	if p.packing == 0 {
+		p.at += s.after
+	}
+	switch s.kind {
+	case "new":
+		p.reserve(s, nil)
+	case "again":
+		p.reserve(s, p.recent(s))
+	case "true-up", "repeat":
+		p.trueUp(s)
+	case "release":
+		p.release(s)
+	case "lease":
+		g := gateways[s.who%len(gateways)]
+		if s.flags%7 == 0 {
+			p.epochs[g]++
+		}
+		epoch := p.epochs[g] + 1
+		if s.flags%11 == 1 {
+			epoch--
+		}
+		ttl := []string{"", `,"ttl_ms":10000`, `,"ttl_ms":30000`, `,"ttl_ms":1`, `,"ttl_ms":100000`, ""}[s.n%6]
+		p.send("acct._.lease."+g, fmt.Sprintf(`{"gateway":%q,"epoch":%d%s}`, g, epoch, ttl))
+	case "renew":
+		for _, g := range gateways {
+			p.send("acct._.lease", fmt.Sprintf(`{"gateway":%q,"epoch":%d}`, g, p.epochs[g]+1))
+		}
+	case "tick":
+		p.tick(0)
+	case "quiet": // nobody renews, but time is seen to pass
+		for range 1 + s.n%9 {
+			p.tick(1000 + int64(s.flags%1001)*int64(time.Millisecond)/1000 + int64(time.Second))
+		}
+	case "credit":
+		org := orgs[s.who%len(orgs)]
+		if s.flags%4 != 0 {
+			p.credits++
+		}
+		amount := []int64{500, 1000, -200, 0, 60, 1_000_000_000_000_000, 1_000_000_000_000_001, -1_000_000_000_000_000}[min(7, s.n%40)%8]
+		if s.n%40 >= 8 {
+			amount = s.n % 400
+		}
+		p.send("acct."+org+".credit", fmt.Sprintf(`{"org":%q,"amount_nano":%d,"reference":"c%d"}`, org, amount, p.credits))
+	case "cooldown":
+		meter := []string{"pool/p0/pause", "pool/p1/pause", "pool/p0/rpm", "pool/new/pause"}[s.who%4]
+		p.send("acct._.cooldown", fmt.Sprintf(`{"meter":%q,"for_ms":%d}`, meter, s.n%3*s.n%70_000))
+	case "fence":
+		org := orgs[s.who%len(orgs)]
+		p.send("acct."+org+".fence", fmt.Sprintf(`{"org":%q,"version":%d}`, org, []int64{1, 2, 3, 5, 8}[s.n%5]))
+	case "odd":
+		p.odd(s)
+	case "duplicate":
+		if len(p.lines) > 0 {
+			back := s.who % 12
+			p.seq++
+			p.line(p.lines[max(0, len(p.lines)-1-back)])
+		}
+	case "pack":
+		p.seq++
+		p.packing = 2 + int(s.n%3)
+		p.reserve(s, nil)
+	}
+}
+
+// recent picks a request that was made, usually one of the last.
+func (p *player) recent(s *step) *played {
+	n := len(p.requests)
+	if n == 0 {
+		return nil
+	}
+	if s.who%10 == 0 {
+		return p.requests[(s.who/10)%n]
+	}
+	return p.requests[n-1-(s.who/10)%min(n, recentRange)]
+}
+
+func (p *player) reserve(s *step, of *played) {
+	bit := func(n int) bool { return s.flags>>n&1 == 1 }
+	few := s.few
+	attempt := int64(0)
+	switch {
+	case of == nil:
+		of = &played{id: fmt.Sprintf("r%d", len(p.requests)), org: orgs[few(0, 1+int(s.spread))], gateway: gateways[few(1, 3)]}
+		p.requests = append(p.requests, of)
+		if few(3, 20) == 0 {
+			attempt = 1
+		}
+	case bit(4) || bit(5) || bit(6):
+		of.attempts++
+		attempt = of.attempts
+	default:
+		attempt = int64(few(7, 3))
+	}
+	g := of.gateway
+	if few(9, 12) == 0 {
+		g = gateways[few(13, 3)]
+	}
+	d := events.Reserve{Request: events.RequestID(of.id), Attempt: attempt, Org: events.Org(of.org), Gateway: events.Gateway(g), Epoch: p.epochs[g] + 1,
+		Mode: s.raw.mode, Fence: s.raw.fence, ParkMS: s.raw.park, MaxMS: s.raw.max, Claims: []events.Claim{}}
+	if d.MaxMS == 0 {
+		d.MaxMS = events.DefaultMaxMS
+	}
+	if s.raw.mode == events.ModeBoundedLocal && s.raw.back != 0 {
+		d.At = p.at - s.raw.back
+	}
+	switch few(15, 200) {
+	case 0:
+		d.Claims = nil
+	case 1:
+		d.ParkMS = 5001
+	case 2:
+		d.MaxMS = 999
+	case 3:
+		d.Epoch--
+	case 4:
+		d.Epoch++
+		p.epochs[g]++
+	case 5:
+		d.Request, d.Attempt = "", p.seq
+	}
+	if d.Claims != nil {
+		p.claims(&d, s)
+	}
+	subject := "acct." + of.org + ".reserve"
+	if bit(30) {
+		subject += "." + g
+	}
+	if few(31, 150) == 0 {
+		subject = "acct.acme.reserve.gw-x" // it names another gateway: not folded
+	}
+	p.send(subject, string(events.AppendData(nil, &d)))
+}
+
+func (p *player) claims(d *events.Reserve, s *step) {
+	shape := func(n, of int) string { return fmt.Sprint(s.few(n, 1+int(s.spread)*(of-1))) }
+	names := strings.NewReplacer("%o", string(d.Org), "%k", "k"+shape(20, 2), "%m", "m"+shape(22, 2), "%p", "p"+shape(24, 2))
+	seen := map[int]bool{}
+	for _, c := range s.raw.claims {
+		m := models[c.meter]
+		if seen[c.meter] && c.odd == 0 {
+			continue
+		}
+		if d.Attempt > 0 && !m.attempt && s.flags>>26&3 != 0 {
+			continue
+		}
+		seen[c.meter] = true
+		d.Claims = append(d.Claims, c.claim(&m, names))
+	}
+}
+
+func (c *claimDraw) claim(m *model, names *strings.Replacer) events.Claim {
+	out := m.claim
+	out.Meter = events.Meter(names.Replace(m.name))
+	if out.WindowMS == 0 {
+		out.WindowMS = events.DefaultWindowMS
+	}
+	out.Amount = c.amount
+	small := m.limit > 0 && m.limit < 10
+	if small && c.amount > 2 && c.amount < 100 {
+		out.Amount = 1
+	}
+	out.Limit, out.HasLimit = m.limit, m.limit >= 0
+	if out.Kind == events.Bucket {
+		out.Amount = min(out.Amount, events.MaxBucketAmount)
+		if out.Basis == "output" && c.amount%3 != 0 {
+			out.Amount, out.Check, out.HasCheck = 0, 1, true
+		}
+	}
+	if out.Kind == events.Pause {
+		out.Amount = 0
+	}
+	if out.Kind == events.Pace {
+		out.QueueMS = c.queue
+	}
+	if c.check >= 0 {
+		out.Check, out.HasCheck = c.check, true
+	}
+	switch {
+	case c.limit > 0:
+		out.Limit, out.HasLimit = c.limit, true
+		if small {
+			out.Limit = 1 + c.limit%3
+		}
+	case c.limit == -1 && out.Kind != events.Bucket && out.Kind != events.Pace:
+		out.Limit, out.HasLimit = 0, false
+	}
+	out.Shadow = c.shadow
+	if c.flip {
+		out.Park = !out.Park
+	}
+	if c.extraLife && out.Kind != events.Balance {
+		out.Life = (out.Life + 1) % 3
+	}
+	if c.basis != "" {
+		out.Basis = c.basis
+	}
+	c.spoil(&out)
+	return out
+}
+
+// spoil makes a claim invalid, or extreme.
+func (c *claimDraw) spoil(out *events.Claim) {
+	switch c.odd {
+	case 1:
+		out.Amount = -1
+	case 2:
+		out.Odd = &events.Odd{Amount: "1.5"}
+	case 3:
+		out.Kind = events.MeterUnknown
+	case 4:
+		out.Meter = ""
+	case 5:
+		out.Amount = events.MaxAmount + 1
+	case 6:
+		out.WindowMS = 5000
+	case 7:
+		out.Period = events.PeriodUnknown
+	case 8:
+		out.Limit, out.HasLimit = 0, true
+	case 9:
+		out.Kind = events.Gauge
+	case 10:
+		out.Limit, out.HasLimit = events.MaxBucketAmount, true
+	case 11:
+		out.Limit, out.HasLimit = events.MaxAmount, true
+	case 12:
+		out.Odd = &events.Odd{Limit: `"many"`}
+	}
+}
+
+func (p *player) trueUp(s *step) {
+	few := s.few
+	r := p.recent(s)
+	id, org, attempt := "r0", "acme", int64(0)
+	if r != nil {
+		id, org, attempt = r.id, r.org, max(0, r.attempts-int64(few(0, 8)/6))
+	}
+	if few(3, 12) == 0 { // for a request that is still to come
+		id = fmt.Sprintf("r%d", len(p.requests)+few(7, 2))
+	}
+	d := events.TrueUp{Request: events.RequestID(id), Attempt: attempt, Final: few(10, 5) < 2, Quality: events.Quality(few(13, 6) % 4)}
+	if few(13, 6) >= 4 {
+		d.Quality = events.QualityExact
+	}
+	switch {
+	case s.kind == "repeat":
+		d.N = 0
+	case few(16, 4) == 0:
+		d.N = 1 + s.n%6
+	case r != nil:
+		r.next++
+		d.N = r.next
+	}
+	for _, f := range s.facts {
+		if !named(d.Charges, f.basis) {
+			d.Charges = append(d.Charges, events.Charge{Basis: f.basis, Amount: f.amount})
+		}
+	}
+	if d.Final || few(19, 4) == 0 {
+		d.CostNano = []int64{0, s.n % 300, s.n % 300, s.n % 300, 1_000_000_000_000_000}[min(4, s.n%60)]
+	}
+	data := string(events.AppendData(nil, &d))
+	switch few(22, 60) {
+	case 0:
+		data = strings.TrimSuffix(data, "}") + `,"cost_nano":-1}`
+	case 1:
+		data = strings.TrimSuffix(data, "}") + `,"cost_nano":1000000000000001}`
+	case 2:
+		data = strings.TrimSuffix(data, "}") + `,"n":-3}`
+	}
+	p.send("acct."+org+".true-up", data)
+}
+
+func named(charges []events.Charge, basis string) bool {
+	for _, c := range charges {
+		if c.Basis == basis {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *player) release(s *step) {
+	few := s.few
+	r := p.recent(s)
+	id, org, attempt := "r0", "acme", int64(0)
+	if r != nil {
+		id, org, attempt = r.id, r.org, max(0, r.attempts-int64(few(0, 8)/6))
+	}
+	if few(3, 14) == 0 {
+		id = fmt.Sprintf("r%d", len(p.requests)+few(7, 2))
+	}
+	if few(10, 14) == 0 {
+		attempt++
+	}
+	d := events.Release{Request: events.RequestID(id), Attempt: attempt, Of: []events.Of{0, 0, 0, 1, 1, 2}[few(14, 6)], Outcome: events.Completed,
+		Dispatched: []events.Dispatched{0, 1, 1, 2, 2, 2}[few(17, 6)]}
+	p.send("acct."+org+".release", string(events.AppendData(nil, &d)))
+}
+
+// odd sends what the fold ignores, cannot read or seldom sees.
+func (p *player) odd(s *step) {
+	switch s.who % 9 {
+	case 0:
+		p.send("acct._.recover", `{"reason":"drill","windows":"full"}`)
+	case 1:
+		p.send("acct._.recover", `{"reason":"drill","windows":"empty"}`)
+	case 2:
+		p.send("acct._.verdicts", `{"from_seq":1,"to_seq":2,"rules":1,"verdicts":[]}`)
+	case 3:
+		p.send("acct.acme.refused", `{"request":"r0","org":"acme","gate":"rpm","origin":"gateway_admission","status":429,"code":"rate_limit_exceeded"}`)
+	case 4:
+		p.send("acct._.novelty", `{"n":1}`)
+	case 5:
+		p.send("acct._.rules", `{"version":1}`)
+	case 6:
+		p.send("acct.acme.release", `{"request":"r0","of":"everything"}`)
+	case 7:
+		p.send("acct.beta.credit", `{"org":"acme","amount_nano":5,"reference":"x"}`)
+	case 8:
+		p.send("acct.acme.correction", `{"request":"r0","attempt":0,"revision":1,"cost_nano":1,"reason":"price"}`)
+	}
+}
