@@ -24,8 +24,7 @@ import (
 const within = 30 * time.Second
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*Server).Start.func1"))
+	goleak.VerifyTestMain(m)
 }
 
 // broker is a server in this process that can be stopped and started again on the same directory and port.
@@ -79,12 +78,15 @@ func (b *broker) connect(opts ...nats.Option) *nats.Conn {
 func dial(t testing.TB, url string, opts ...nats.Option) *nats.Conn {
 	t.Helper()
 	opts = append(journal.Options(t.Name()), opts...)
-	opts = append(opts, nats.ReconnectWait(20*time.Millisecond))
+	opts = append(opts, nats.ReconnectWait(20*time.Millisecond), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	nc, err := nats.Connect(url, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		if nc.IsClosed() {
+			return
+		}
 		closed := make(chan struct{})
 		nc.SetClosedHandler(func(*nats.Conn) { close(closed) })
 		nc.Close()
