@@ -462,9 +462,9 @@ func (p *scanner) verdictsData() *Verdicts {
 	for first := true; p.more('}', first); first = false {
 		switch k := p.key(); k {
 		case "from_seq":
-			d.FromSeq = uint64(p.number(k))
+			d.FromSeq = p.sequence(k)
 		case "to_seq":
-			d.ToSeq = uint64(p.number(k))
+			d.ToSeq = p.sequence(k)
 		case "rules":
 			d.Rules = p.number(k)
 		case "state_hash":
@@ -516,7 +516,7 @@ func (p *scanner) verdict(v *Verdict) {
 		case "attempt":
 			v.Attempt = p.number(k)
 		case "seq":
-			v.Seq = uint64(p.number(k))
+			v.Seq = p.sequence(k)
 		case "time":
 			v.Time = p.instant(k)
 		case "outcome":

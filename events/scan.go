@@ -256,6 +256,15 @@ func (p *scanner) number(field string) int64 {
 	return n
 }
 
+// sequence reads a sequence of the log.
+func (p *scanner) sequence(field string) uint64 {
+	n := p.number(field)
+	if n < 0 {
+		p.failf("%s is %d, not a sequence", field, n)
+	}
+	return uint64(n)
+}
+
 func clip(s string) string {
 	const most = 32
 	if len(s) > most {
