@@ -108,6 +108,12 @@ func NewBook(config Config) *Book {
 	return &Book{config: config, pending: map[attemptKey]chan answer{}, live: map[events.RequestID]*Reservation{}}
 }
 
+// Gateway is the process whose reservations these are.
+func (b *Book) Gateway() events.Gateway { return b.config.Gateway }
+
+// Epoch is the epoch of its leases and reserves.
+func (b *Book) Epoch() int64 { return b.config.Epoch }
+
 // Stats gives the counters.
 func (b *Book) Stats() *Stats { return &b.stats }
 
