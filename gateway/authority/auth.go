@@ -2,6 +2,7 @@ package authority
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -230,16 +231,19 @@ func readShare(n strictyaml.Node) int64 {
 	if !ok {
 		return 0
 	}
-	share, err := parseShare(text)
-	if err != nil || share > millionths {
+	share, err := ParseFraction(text)
+	if err != nil {
 		n.Wrong("must be 0 (unset) or greater than 0 and at most 1")
 		return 0
 	}
 	return share
 }
 
-// parseShare reads a fraction in millionths, rounded down, but above 0 for one above 0.
-func parseShare(text string) (int64, error) {
+// errAbove is the rule of a fraction.
+var errAbove = errors.New("must be at most 1")
+
+// ParseFraction reads a number from 0 to 1 in millionths, rounded down, but above 0 for one above 0. The error says the rule.
+func ParseFraction(text string) (int64, error) {
 	whole, fraction, point := strings.Cut(text, ".")
 	cut := fraction
 	if len(cut) > 6 {
@@ -258,6 +262,9 @@ func parseShare(text string) (int64, error) {
 	}
 	if lost != "" && (share == 0 || share == millionths) {
 		share++ // not 0 although it rounds to it, and above 1 although it rounds to it
+	}
+	if share > millionths {
+		return 0, errAbove
 	}
 	return share, nil
 }
