@@ -82,8 +82,8 @@ func appendEntry(b []byte, e *Entry) []byte {
 	if e.Waiting > 0 {
 		field("waiting", int64(e.Waiting))
 	}
-	b = append(b, `,"time":`...)
-	b = events.AppendTime(b, e.Time)
+	b = append(b, `,"time":"`...)
+	b = append(events.AppendTime(b, e.Time), '"')
 	field("seq", int64(e.Seq))
 	if len(e.Falls) > 0 {
 		b = append(b, `,"falls":[`...)

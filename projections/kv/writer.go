@@ -1,11 +1,12 @@
 package kv
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
+	"fmt"
 	"log/slog"
-	"strings"
+	"strconv"
 	"sync"
 	"time"
 
@@ -44,10 +45,11 @@ type WriterConfig struct {
 // Writer puts what meters show into their buckets while it is active. A meter that passes 80 % or 100 % of its last limit, either way, or
 // whose waiters change in number, is put at once; any other change at most once a second. Its methods may be called at the same time.
 type Writer struct {
-	cfg WriterConfig
-	js  jetstream.JetStream
-	err error
-	log *slog.Logger
+	cfg  WriterConfig
+	base time.Time
+	js   jetstream.JetStream
+	err  error
+	log  *slog.Logger
 
 	mu      sync.Mutex
 	active  bool
@@ -62,6 +64,17 @@ type Writer struct {
 	failing bool
 	stats   WriterStats
 	wake    chan struct{}
+
+	// These belong to Run.
+	inbox   string
+	sends   uint64
+	flights map[string]flight // by the subject of their answer
+}
+
+// flight is a put that is not acknowledged.
+type flight struct {
+	meter events.Meter
+	sent  int64
 }
 
 // WriterStats is what a writer has done.
@@ -80,15 +93,13 @@ func NewWriter(cfg WriterConfig) *Writer {
 		cfg.Now = time.Now
 	}
 	w := &Writer{
-		cfg: cfg, log: cfg.Logger, states: make(map[events.Meter]*state), wake: make(chan struct{}, 1),
+		cfg: cfg, base: cfg.Now(), log: cfg.Logger, states: make(map[events.Meter]*state), wake: make(chan struct{}, 1), flights: make(map[string]flight),
 		later: queue{before: later}, hot: queue{before: hotter},
 	}
 	if w.log == nil {
 		w.log = slog.New(slog.DiscardHandler)
 	}
-	w.js, w.err = jetstream.New(cfg.Conn,
-		jetstream.WithPublishAsyncMaxPending(2*maxInFlight), jetstream.WithPublishAsyncTimeout(ackFor),
-		jetstream.WithPublishAsyncErrHandler(func(_ jetstream.JetStream, m *nats.Msg, err error) { w.failed(m, err) }))
+	w.js, w.err = jetstream.New(cfg.Conn)
 	return w
 }
 
@@ -204,38 +215,71 @@ func (w *Writer) Run(ctx context.Context) error {
 	if w.err != nil {
 		return w.err
 	}
-	defer w.js.CleanupPublisher()
+	w.inbox = w.cfg.Conn.NewInbox() + "."
+	acks := make(chan *nats.Msg, 2*maxInFlight)
+	sub, err := w.cfg.Conn.ChanSubscribe(w.inbox+"*", acks)
+	if err != nil {
+		return fmt.Errorf("write the meters: %w", err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // it fails only when the connection has gone
 	timer := time.NewTimer(idleTurn)
 	defer timer.Stop()
-	var batch []put
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case m := <-acks:
+			w.answered(m)
+			continue // whatever is due has its own wake or timer
 		case <-w.wake:
 		case <-timer.C:
 		}
-		if w.mustMake() {
-			w.makeBuckets(ctx)
-		}
-		batch = w.take(batch[:0])
-		for _, p := range batch {
-			w.send(p)
-		}
+		w.turn(ctx)
 		timer.Reset(w.rest())
+	}
+}
+
+// turn does what is due.
+func (w *Writer) turn(ctx context.Context) {
+	if w.mustMake() {
+		w.makeBuckets(ctx)
+	}
+	now := w.now()
+	for reply, f := range w.flights {
+		if now-f.sent > int64(ackFor) {
+			delete(w.flights, reply)
+			w.failed(f.meter, false)
+		}
+	}
+	for _, p := range w.take(now) {
+		w.send(p, now)
+	}
+}
+
+// answered takes in the answer to a put.
+func (w *Writer) answered(m *nats.Msg) {
+	f, ok := w.flights[m.Subject]
+	if !ok {
+		return
+	}
+	delete(w.flights, m.Subject)
+	if len(m.Data) == 0 { // nobody listens: there is no such bucket
+		w.failed(f.meter, true)
+	} else if bytes.Contains(m.Data, []byte(`"error"`)) {
+		w.failed(f.meter, false)
 	}
 }
 
 // put is a message to be sent.
 type put struct {
 	subject string
+	meter   events.Meter
 	data    []byte
 	delete  bool
 }
 
 // take gives what is to be put now, within the rate.
-func (w *Writer) take(batch []put) []put {
-	now := w.now()
+func (w *Writer) take(now int64) (batch []put) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.active || w.failing {
@@ -254,7 +298,7 @@ func (w *Writer) take(batch []put) []put {
 	for s := w.later.first(); s != nil && s.due <= now; s = w.later.first() {
 		w.ripe(s, now)
 	}
-	free := maxInFlight - w.js.PublishAsyncPending()
+	free := maxInFlight - len(w.flights)
 	for w.tokens >= 1000 && free > 0 && w.hot.Len() > 0 {
 		s := w.hot.first()
 		w.tokens -= 1000
@@ -268,10 +312,10 @@ func (w *Writer) take(batch []put) []put {
 // appendPuts appends what is to be sent of a meter.
 func (w *Writer) appendPuts(batch []put, s *state) []put {
 	if !s.gone {
-		return append(batch, put{subject: subjectOf(bucketOf(s.entry.Kind), s.meter), data: appendEntry(nil, &s.entry)})
+		return append(batch, put{subject: subjectOf(bucketOf(s.entry.Kind), s.meter), meter: s.meter, data: appendEntry(nil, &s.entry)})
 	}
 	for _, bucket := range views {
-		batch = append(batch, put{subject: subjectOf(bucket, s.meter), delete: true})
+		batch = append(batch, put{subject: subjectOf(bucket, s.meter), meter: s.meter, delete: true})
 	}
 	return batch
 }
@@ -305,26 +349,26 @@ func (w *Writer) sent(s *state, now int64) {
 	w.later.move(s)
 }
 
-func (w *Writer) send(p put) {
-	m := &nats.Msg{Subject: p.subject, Data: p.data}
+func (w *Writer) send(p put, now int64) {
+	w.sends++
+	m := &nats.Msg{Subject: p.subject, Data: p.data, Reply: w.inbox + strconv.FormatUint(w.sends, 36)}
 	if p.delete {
 		m.Header = nats.Header{"KV-Operation": []string{"DEL"}}
 	}
-	if _, err := w.js.PublishMsgAsync(m); err != nil {
-		w.failed(m, err)
+	if err := w.cfg.Conn.PublishMsg(m); err != nil {
+		w.failed(p.meter, false)
+		return
 	}
+	w.flights[m.Reply] = flight{p.meter, now}
 }
 
 // failed queues a meter again whose put failed, for when it may be put next.
-func (w *Writer) failed(m *nats.Msg, err error) {
+func (w *Writer) failed(m events.Meter, missing bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.stats.Failed++
-	if errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) {
-		w.failing = true
-	}
-	_, meter, _ := strings.Cut(strings.TrimPrefix(m.Subject, kvPrefix), ".")
-	if s := w.states[events.Meter(meter)]; s != nil && !s.dirty {
+	w.failing = w.failing || missing
+	if s := w.states[m]; s != nil && !s.dirty {
 		s.dirty, s.due = true, s.at+int64(putEvery)
 		w.later.move(s)
 	}
@@ -380,7 +424,8 @@ func (w *Writer) signal() {
 	}
 }
 
-func (w *Writer) now() int64 { return w.cfg.Now().UnixNano() }
+// now is the time since the writer was made, ns, and never 0.
+func (w *Writer) now() int64 { return int64(w.cfg.Now().Sub(w.base)) + 1 }
 
 const kvPrefix = "$KV."
 
