@@ -64,7 +64,7 @@ func (t *Tap) check(ctx context.Context) (bool, error) {
 	if !info.Created.Equal(t.created) || info.Last+1 < t.next {
 		return false, t.replaced(info)
 	}
-	t.odd = time.Time{}
+	t.odd, t.replicas = time.Time{}, info.Replicas
 	if info.First > t.next {
 		return false, &Lost{From: t.next, First: info.First}
 	}
@@ -101,6 +101,7 @@ func (t *Tap) create(now time.Time) {
 			ReplayPolicy:      jetstream.ReplayInstantPolicy,
 			InactiveThreshold: tapIdle,
 			MemoryStorage:     true,
+			Replicas:          t.replicas, // as many as the log: it outlives a server, as one of a single replica would not
 		},
 	})
 	if err == nil {

@@ -62,13 +62,14 @@ type Tap struct {
 	reads *reader
 	err   error // why it could not begin
 
-	next    uint64 // the sequence to read next
-	link    link
-	created time.Time
-	pending uint64
-	records []events.Record
-	taken   int // messages of records
-	timer   *time.Timer
+	next     uint64 // the sequence to read next
+	link     link
+	created  time.Time
+	replicas int
+	pending  uint64
+	records  []events.Record
+	taken    int // messages of records
+	timer    *time.Timer
 
 	consumer  string // the consumer pulled from; empty while there is none
 	wanted    string // the consumer being made
