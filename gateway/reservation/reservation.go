@@ -69,7 +69,12 @@ func (r *Reservation) Reserve(ctx context.Context, d *events.Reserve) (events.Ve
 	}
 	b.stats.Admitted.Add(1)
 	r.mu.Lock()
-	r.admitted, r.attempt, r.n, r.final, r.sent, r.grown = true, d.Attempt, 0, false, sent, 0
+	r.admitted, r.attempt, r.n, r.final, r.sent = true, d.Attempt, 0, false, sent
+	for i := range d.Claims {
+		if d.Claims[i].Basis == events.BasisFootprint {
+			r.grown = max(r.grown, d.Claims[i].Amount)
+		}
+	}
 	r.mu.Unlock()
 	return v, nil
 }
@@ -182,6 +187,16 @@ func (r *Reservation) Grow(footprint int64) {
 	r.grown, r.grownAt = footprint, now
 	r.mu.Unlock()
 	r.TrueUp(events.TrueUp{Quality: events.QualityEstimated, Charges: []events.Charge{{Basis: events.BasisFootprint, Amount: footprint}}})
+}
+
+// Correct publishes an exact charge in mid-stream, up or down.
+func (r *Reservation) Correct(c events.Charge) {
+	r.mu.Lock()
+	if c.Basis == events.BasisFootprint {
+		r.grown, r.grownAt = c.Amount, r.book.config.Now()
+	}
+	r.mu.Unlock()
+	r.TrueUp(events.TrueUp{Quality: events.QualityExact, Charges: []events.Charge{c}})
 }
 
 // TrueUp publishes what the newest attempt used. Nothing follows a final.

@@ -1,0 +1,334 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/gateway/authority"
+	"github.com/weirhq/weir/gateway/policy"
+	"github.com/weirhq/weir/gateway/refusal"
+	"github.com/weirhq/weir/gateway/reservation"
+	"github.com/weirhq/weir/gateway/upstream"
+	"github.com/weirhq/weir/gateway/wire"
+	"github.com/weirhq/weir/projections/kv"
+)
+
+// exchange is one request for a model.
+type exchange struct {
+	*client
+	s       *Server
+	op      wire.Operation
+	request *wire.Request
+	model   *authority.Model
+	input   policy.Input
+	plan    *policy.Plan
+	routes  []*upstream.Route
+
+	reservation *reservation.Reservation
+	verdict     events.Verdict // of the attempt that claimed everything
+	attempt     int64          // the newest
+	local       bool           // the newest attempt went to the local pool
+	exact       int64          // exact input, once the upstream has told; 0 before
+	settled     bool
+}
+
+// serveModel is the way of every request for a model.
+func (s *Server) serveModel(w http.ResponseWriter, r *http.Request, op wire.Operation) {
+	c := s.begin(w, r, op.Format())
+	if c == nil {
+		return
+	}
+	x := &exchange{client: c, s: s, op: op}
+	if s.inHand.Add(1) > s.config.MaxInHand || s.closed.Load() {
+		s.inHand.Add(-1)
+		answer := refusal.For(refusal.Overloaded, "the gateway has as many requests in hand as it takes, please retry")
+		x.refuse(&answer)
+		return
+	}
+	defer s.inHand.Add(-1)
+	if why := s.config.Ready(); why != "" {
+		s.config.Meters.unusable.WithLabelValues("not_ready").Inc()
+		answer := refusal.OfLog("nothing can be admitted: "+why, 0)
+		x.write(&answer)
+		return
+	}
+	if answer := x.read(); answer != nil {
+		x.refuse(answer)
+		return
+	}
+	if answer := x.prepare(); answer != nil {
+		x.refuse(answer)
+		return
+	}
+	defer x.release()
+	x.run()
+}
+
+// read takes in the body and finds the model.
+func (x *exchange) read() *refusal.Answer {
+	body, answer := x.body()
+	if answer != nil {
+		return answer
+	}
+	request, err := wire.Parse(x.op, body)
+	if err != nil {
+		var bad *wire.BadRequest
+		if !errors.As(err, &bad) {
+			bad = &wire.BadRequest{Message: err.Error(), Code: wire.CodeMalformed}
+		}
+		a := refusal.OfField(bad)
+		return &a
+	}
+	x.request = request
+	model, local := policy.Lookup(x.snap, x.key, request.Model)
+	if local != nil {
+		a := refusal.OfLocal(local)
+		return &a
+	}
+	x.model = model
+	return nil
+}
+
+// body reads the body, within its bound.
+func (x *exchange) body() ([]byte, *refusal.Answer) {
+	most := x.s.config.MaxRequestBytes
+	tooLarge := func() *refusal.Answer {
+		a := refusal.For(refusal.BodyTooLarge, "the body is larger than "+itoa(most)+" bytes")
+		return &a
+	}
+	if x.r.ContentLength > most {
+		return nil, tooLarge()
+	}
+	in := http.MaxBytesReader(x.w, x.r.Body, most)
+	var body []byte
+	var err error
+	if n := x.r.ContentLength; n > 0 {
+		body = make([]byte, n)
+		_, err = io.ReadFull(in, body)
+	} else {
+		body, err = io.ReadAll(in)
+	}
+	if err == nil {
+		return body, nil
+	}
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		return nil, tooLarge()
+	}
+	a := refusal.OfField(&wire.BadRequest{Message: "the body could not be read to its end: " + err.Error(), Code: wire.CodeMalformed})
+	return nil, &a
+}
+
+// prepare plans the first attempt, and refuses what this gateway can refuse by itself.
+func (x *exchange) prepare() *refusal.Answer {
+	routes, _ := x.s.config.Upstream.Routes(x.model.ID, x.op)
+	if len(routes) == 0 {
+		a := refusal.OfLocal(&policy.Local{Cause: policy.UnsupportedEndpoint, Model: x.model.ID})
+		return &a
+	}
+	x.routes = routes
+	set := x.s.config.Upstream
+	signals := set.Signals(x.model.ID)
+	x.input = policy.Input{
+		Snapshot: x.snap, Key: x.key, Model: x.model, Request: x.request,
+		Target:   policy.Target{Local: routes[0].Local, Pool: routes[0].Pool},
+		Ratio:    x.s.config.Ratio(x.model.ID),
+		Healthy:  int64(set.Healthy(x.model.ID)),
+		Pressure: policy.Pressure{KVCache: signals.KV, HasKVCache: signals.HasKV, Waiting: signals.Waiting, HasWaiting: signals.HasWaiting},
+		Settings: x.s.config.Settings,
+	}
+	x.plan = policy.New(&x.input)
+	if a := x.seen(x.plan.Claims[:x.plan.Rates]); a != nil {
+		return a
+	}
+	if x.plan.Refusal != nil {
+		a := refusal.OfLocal(x.plan.Refusal)
+		return &a
+	}
+	return x.seen(x.plan.Claims[x.plan.Rates:])
+}
+
+// seen refuses what a fresh view shows over, without asking the log.
+func (x *exchange) seen(claims []events.Claim) *refusal.Answer {
+	if x.s.config.View == nil {
+		return nil
+	}
+	now := x.s.config.Now()
+	_, hint, over := x.s.config.View.RefusesAny(claims, now)
+	if !over {
+		return nil
+	}
+	x.s.config.Meters.view.Inc()
+	a := refusal.OfVerdict(refusalOf(&hint), now)
+	return &a
+}
+
+// refusalOf is what the fold would say of what the view shows.
+func refusalOf(h *kv.Hint) *events.Refusal {
+	return &events.Refusal{Meter: h.Meter, Reason: h.Reason, Used: h.Used, Limit: h.Limit, HasLimit: h.HasLimit, Requested: h.Requested, RetryMS: h.RetryMS, HasRetry: true}
+}
+
+// refuse answers with a refusal of the gateway's own, and reports it for the audit.
+func (x *exchange) refuse(a *refusal.Answer) {
+	x.count(a)
+	d := &events.Refused{Request: x.id, Org: x.key.Org, Workspace: x.key.Workspace, Principal: x.key.Principal, Key: x.key.ID, Operation: x.op.String()}
+	if x.request != nil {
+		d.Model = x.request.Model
+	}
+	a.Record(d)
+	x.s.config.Reporter.Refused(d)
+	x.write(a)
+}
+
+// count counts a refusal by its gate.
+func (x *exchange) count(a *refusal.Answer) {
+	gate, model := string(a.Gate), "_"
+	if gate == "" {
+		gate = a.Code
+	}
+	if x.model != nil { // never a name that a client made up
+		model = x.model.ID
+	}
+	x.s.config.Meters.refusals.WithLabelValues(gate, model).Inc()
+}
+
+// run reserves, and when admitted makes the calls.
+func (x *exchange) run() {
+	x.reservation = x.s.config.Book.Begin(x.id, x.key.Org)
+	first, done, picked := x.pick(0)
+	if !x.reserve(first.Deployment) {
+		done(barred)
+		return
+	}
+	if !x.pace() {
+		done(barred)
+		return
+	}
+	x.attempts(first, done, picked)
+}
+
+// reserve publishes the claims and waits for the verdict; once more on fresh authority when the fence was stale. It answers and gives
+// false unless the request is admitted.
+func (x *exchange) reserve(deployment string) bool {
+	for {
+		begin := x.s.config.Now()
+		v, err := x.reservation.Reserve(x.r.Context(), x.event(x.plan.Claims, deployment))
+		if err != nil {
+			x.undecided(err)
+			return false
+		}
+		x.verdict = v
+		x.s.config.Meters.admission.Observe((x.s.config.Now().Sub(begin) - time.Duration(v.ParkedMS)*time.Millisecond).Seconds())
+		x.parked(&v)
+		if v.Admitted {
+			return true
+		}
+		if v.Refusal.Reason == events.StaleFence && x.attempt == 0 && x.refreshed() {
+			x.attempt++
+			continue
+		}
+		a := refusal.OfVerdict(v.Refusal, time.Unix(0, v.Time))
+		x.count(&a)
+		x.write(&a)
+		return false
+	}
+}
+
+// refreshed plans again on newer authority, if there is any and it still lets the request in.
+func (x *exchange) refreshed() bool {
+	snap := x.s.config.Authority()
+	if snap.Fence(x.key.Org) == x.snap.Fence(x.key.Org) {
+		return false
+	}
+	key, denial := authority.Authenticate(snap, rawKey(x.r), x.s.config.Now())
+	if denial != "" || key.Org != x.key.Org {
+		return false
+	}
+	model, local := policy.Lookup(snap, key, x.request.Model)
+	if local != nil {
+		return false
+	}
+	x.snap, x.key, x.model = snap, key, model
+	x.input.Snapshot, x.input.Key, x.input.Model = snap, key, model
+	x.plan = policy.New(&x.input)
+	return x.plan.Refusal == nil
+}
+
+// parked notes how long a request waited for occupancy.
+func (x *exchange) parked(v *events.Verdict) {
+	if x.plan.ParkMS == 0 || v.ParkedMS == 0 {
+		return
+	}
+	outcome := "refused"
+	if v.Admitted {
+		outcome = "admitted"
+	}
+	x.s.config.Meters.parked.WithLabelValues(x.model.ID, outcome).Observe(float64(v.ParkedMS) / 1000)
+}
+
+// event is the reserve of the newest attempt.
+func (x *exchange) event(claims []events.Claim, deployment string) *events.Reserve {
+	d := &events.Reserve{
+		Request: x.id, Attempt: x.attempt, Org: x.key.Org, Workspace: x.key.Workspace, Principal: x.key.Principal, Key: x.key.ID,
+		Model: x.request.Model, Deployment: deployment, Operation: x.op.String(),
+		Gateway: x.s.config.Gateway, Epoch: x.s.config.Book.Epoch(), Fence: x.snap.Fence(x.key.Org),
+		MaxMS: x.plan.MaxMS, PriceVersion: x.plan.PriceVersion(), Estimate: x.plan.Recorded, Claims: claims,
+	}
+	if x.verdict.Seq == 0 { // a fallback does not wait
+		d.ParkMS = x.plan.ParkMS
+	}
+	return d
+}
+
+// undecided answers a request on which no verdict could be had.
+func (x *exchange) undecided(err error) {
+	if reservation.Gone(err) {
+		x.s.config.Meters.unusable.WithLabelValues("client_gone").Inc()
+		return
+	}
+	var why *reservation.Unavailable
+	if errors.As(err, &why) && why.Overloaded {
+		x.s.config.Meters.unusable.WithLabelValues("overloaded").Inc()
+		a := refusal.For(refusal.Overloaded, "too many requests wait for their admission, please retry")
+		x.write(&a)
+		return
+	}
+	x.s.config.Meters.unusable.WithLabelValues("no_verdict").Inc()
+	x.s.config.Logger.Warn("no verdict", "request", x.id, "error", err)
+	a := refusal.OfLog("the request could not be admitted: the log did not answer in time, please retry", 0)
+	x.write(&a)
+}
+
+// pace waits for a paced request's slot. It gives false when the client has left meanwhile.
+func (x *exchange) pace() bool {
+	if x.verdict.WaitMS == 0 {
+		return true
+	}
+	wait := time.NewTimer(time.Duration(x.verdict.WaitMS) * time.Millisecond)
+	defer wait.Stop()
+	select {
+	case <-wait.C:
+		return true
+	case <-x.r.Context().Done():
+		x.reservation.End(events.Release{Outcome: events.Cancelled, Dispatched: events.DispatchedNo})
+		return false
+	}
+}
+
+// release makes sure that nothing is held when the request is over, whatever happened, a panic included.
+func (x *exchange) release() {
+	if x.reservation != nil && !x.reservation.Ended() {
+		x.reservation.TrueUp(events.TrueUp{Final: true, Quality: events.QualityNone, PriceVersion: x.plan.PriceVersion()})
+		x.reservation.End(events.Release{Outcome: events.Failed, Dispatched: events.DispatchedUnknown})
+	}
+}
+
+// stopped is the cause of contexts that end because the gateway stops.
+var errStopped = errors.New("the gateway stops")
+
+// Stop ends the calls under way with an error in their streams: what is left when a drain takes too long.
+func Stop(cancel context.CancelCauseFunc) { cancel(errStopped) }

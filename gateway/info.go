@@ -1,0 +1,227 @@
+package gateway
+
+import (
+	"encoding/json"
+	"net/http"
+	"sort"
+	"time"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/gateway/anthropic"
+	"github.com/weirhq/weir/gateway/authority"
+	"github.com/weirhq/weir/gateway/estimate"
+	"github.com/weirhq/weir/gateway/openai"
+	"github.com/weirhq/weir/gateway/policy"
+	"github.com/weirhq/weir/gateway/refusal"
+	"github.com/weirhq/weir/gateway/wire"
+)
+
+func (c *client) json(v any) {
+	c.w.Header()["Content-Type"] = jsonContent
+	_ = json.NewEncoder(c.w).Encode(v) // a client that is gone needs no answer
+}
+
+func (c *client) raw(body []byte) {
+	c.w.Header()["Content-Type"] = jsonContent
+	_, _ = c.w.Write(body) // a client that is gone needs no answer
+}
+
+// serveModels lists the models that the key may ask for.
+func (s *Server) serveModels(w http.ResponseWriter, r *http.Request) {
+	c := s.begin(w, r, formatOf(r))
+	if c == nil {
+		return
+	}
+	var models []wire.Model
+	for id, m := range c.snap.Models {
+		if c.key.May(id) {
+			models = append(models, listed(m))
+		}
+	}
+	sort.Slice(models, func(i, j int) bool { return models[i].ID < models[j].ID })
+	if c.format == wire.Anthropic {
+		c.raw(anthropic.ModelList(models))
+		return
+	}
+	c.raw(openai.ModelList(models))
+}
+
+// serveModelInfo describes one model.
+func (s *Server) serveModelInfo(w http.ResponseWriter, r *http.Request) {
+	c := s.begin(w, r, formatOf(r))
+	if c == nil {
+		return
+	}
+	m, local := policy.Lookup(c.snap, c.key, r.PathValue("id"))
+	if local != nil {
+		a := refusal.OfLocal(local)
+		c.write(&a)
+		return
+	}
+	if c.format == wire.Anthropic {
+		c.raw(anthropic.ModelBody(listed(m)))
+		return
+	}
+	c.raw(openai.ModelBody(listed(m)))
+}
+
+func listed(m *authority.Model) wire.Model {
+	out := wire.Model{ID: m.ID, OwnedBy: "weir", Created: time.Unix(m.Created, 0), ContextWindow: m.ContextWindow, MaxOutput: m.MaxOutputTokens}
+	if m.Local != nil {
+		out.OwnedBy = m.Local.Engine
+	}
+	return out
+}
+
+// limitInfo is one limit in the answer of /v1/limits.
+type limitInfo struct {
+	Meter     events.Meter `json:"meter"`
+	Scope     string       `json:"scope"`
+	ID        string       `json:"id,omitempty"`
+	Kind      string       `json:"kind"`
+	Limit     int64        `json:"limit"`
+	Used      int64        `json:"used"`
+	Remaining int64        `json:"remaining"`
+	ResetMS   int64        `json:"reset_ms,omitempty"`
+}
+
+// limitsInfo is the answer of /v1/limits. A null limit is none.
+type limitsInfo struct {
+	Object                 string      `json:"object"`
+	Org                    events.Org  `json:"org"`
+	Key                    string      `json:"key"`
+	Model                  *string     `json:"model"`
+	RPM                    *int64      `json:"rpm"` // the strictest that applies
+	RPS                    *int64      `json:"rps"`
+	TPM                    *int64      `json:"tpm"`
+	Concurrency            *int64      `json:"concurrency"`
+	OutageMode             string      `json:"outage_mode"`
+	MaxOutputTokens        int64       `json:"max_output_tokens"`
+	DefaultMaxOutputTokens int64       `json:"default_max_output_tokens"`
+	QuotaMaxOutputTokens   int64       `json:"quota_max_output_tokens"`
+	Limits                 []limitInfo `json:"limits"`
+}
+
+// serveLimits shows the limits that apply to the key, inherited ones included, with what is left of them as far as this gateway knows.
+func (s *Server) serveLimits(w http.ResponseWriter, r *http.Request) {
+	c := s.begin(w, r, formatOf(r))
+	if c == nil {
+		return
+	}
+	info := limitsInfo{Object: "limits", Org: c.key.Org, Key: c.key.ID, OutageMode: "bounded_open", QuotaMaxOutputTokens: estimate.MaxCounted,
+		MaxOutputTokens: estimate.DefaultMaxOutput, DefaultMaxOutputTokens: estimate.DefaultMaxOutput}
+	model := &authority.Model{}
+	if id := r.URL.Query().Get("model"); id != "" {
+		m, local := policy.Lookup(c.snap, c.key, id)
+		if local != nil {
+			a := refusal.OfLocal(local)
+			c.write(&a)
+			return
+		}
+		model, info.Model = m, &m.ID
+		bound := estimate.Model{MaxOutput: m.MaxOutputTokens, Local: m.Local != nil}.Max()
+		if bound > 0 {
+			info.MaxOutputTokens = bound
+		}
+		info.DefaultMaxOutputTokens = info.MaxOutputTokens
+		if m.Dedicated != nil && m.Dedicated.DefaultMaxOutputTokens > 0 {
+			info.DefaultMaxOutputTokens = min(m.Dedicated.DefaultMaxOutputTokens, info.MaxOutputTokens)
+		}
+	}
+	s.fillLimits(&info, c, model)
+	c.json(info)
+}
+
+// fillLimits adds every limit that a small request of the key would claim.
+func (s *Server) fillLimits(info *limitsInfo, c *client, model *authority.Model) {
+	plan := policy.New(&policy.Input{Snapshot: c.snap, Key: c.key, Model: model, Request: &wire.Request{Op: wire.Chat, Model: model.ID, Choices: 1},
+		Target: policy.Target{Local: true}, Healthy: int64(s.config.Upstream.Healthy(model.ID)), Settings: s.config.Settings})
+	now := s.config.Now()
+	info.Limits = []limitInfo{}
+	for i := range plan.Claims {
+		claim := &plan.Claims[i]
+		if !claim.HasLimit {
+			continue
+		}
+		words := policy.Which(claim.Meter)
+		l := limitInfo{Meter: claim.Meter, Scope: words.Scope, ID: words.LimitID, Kind: words.Kind, Limit: claim.Limit, Remaining: claim.Limit}
+		if s.config.View != nil {
+			left, _ := s.config.View.Remaining(claim.Meter, claim.Limit, now)
+			l.Used, l.Remaining, l.ResetMS = left.Used, left.Remaining, left.ResetMS
+		}
+		info.Limits = append(info.Limits, l)
+		for kind, strictest := range map[string]**int64{"rpm": &info.RPM, "rps": &info.RPS, "tpm": &info.TPM, "concurrency": &info.Concurrency} {
+			if words.Kind == kind && (*strictest == nil || claim.Limit < **strictest) {
+				*strictest = &claim.Limit
+			}
+		}
+	}
+	for _, scope := range c.snap.Scopes(c.key) {
+		if scope.Limits.Closed {
+			info.OutageMode = "closed"
+		}
+	}
+}
+
+// serveGeneration answers what became of a request, to keys of the same org.
+func (s *Server) serveGeneration(w http.ResponseWriter, r *http.Request) {
+	c := s.begin(w, r, formatOf(r))
+	if c == nil {
+		return
+	}
+	id := r.URL.Query().Get("id")
+	if id == "" {
+		a := refusal.OfField(&wire.BadRequest{Param: "id", Message: "id is missing: which request? (x-request-id of its answer)", Code: wire.CodeParameter})
+		c.write(&a)
+		return
+	}
+	record, found, err := s.config.Generations.Generation(r.Context(), c.key.Org, events.RequestID(id))
+	switch {
+	case err != nil:
+		s.config.Logger.Warn("a generation could not be read", "request", id, "error", err)
+		a := refusal.OfLog("the audit records cannot be read now, please retry", 0)
+		c.write(&a)
+	case !found:
+		a := refusal.For(refusal.GenerationNotFound, "there is no such request of this org")
+		c.write(&a)
+	default:
+		c.json(map[string]any{"data": record})
+	}
+}
+
+// serveHealth says that the process serves.
+func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
+	(&client{w: w}).json(map[string]string{"status": "ok"})
+}
+
+// serveReady says whether requests can be admitted, and if not, why.
+func (s *Server) serveReady(w http.ResponseWriter, _ *http.Request) {
+	c := &client{w: w}
+	why := s.config.Ready()
+	if s.closed.Load() {
+		why = "the gateway stops"
+	}
+	if why == "" {
+		c.json(map[string]any{"ready": true})
+		return
+	}
+	w.Header()["Content-Type"] = jsonContent
+	w.WriteHeader(http.StatusServiceUnavailable)
+	_ = json.NewEncoder(w).Encode(map[string]any{"ready": false, "why": why}) // a client that is gone needs no answer
+}
+
+// serveUnknown answers paths that there are not.
+func (s *Server) serveUnknown(w http.ResponseWriter, r *http.Request) {
+	id, _ := r.Context().Value(idKey{}).(events.RequestID)
+	c := &client{id: id, format: formatOf(r), w: w, r: r}
+	for _, op := range wire.All() {
+		if r.URL.Path == op.Path() {
+			w.Header().Set("Allow", http.MethodPost)
+			a := refusal.For(refusal.MethodNotAllowed, r.Method+" "+r.URL.Path+": use POST")
+			c.write(&a)
+			return
+		}
+	}
+	a := refusal.For(refusal.NotFound, "there is nothing at "+r.Method+" "+r.URL.Path)
+	c.write(&a)
+}

@@ -1,0 +1,67 @@
+package gateway
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics are the gateway's counters. No label names a tenant or a key, except on the counters of an org's own use.
+type Metrics struct {
+	requests   *prometheus.CounterVec   // by operation, model, outcome
+	refusals   *prometheus.CounterVec   // by gate, model
+	tenants    *prometheus.CounterVec   // by org
+	tokens     *prometheus.CounterVec   // by org, direction
+	admission  prometheus.Histogram     // seconds from reserve to verdict, parking left out
+	parked     *prometheus.HistogramVec // seconds, by model and outcome
+	first      *prometheus.HistogramVec // seconds to the first output
+	attempts   *prometheus.CounterVec   // by deployment's provider, how it ended
+	denied     *prometheus.CounterVec   // by why
+	unusable   *prometheus.CounterVec   // by why: no verdict could be had
+	panics     prometheus.Counter
+	view       prometheus.Counter // refusals by the view, without the log
+	quality    *prometheus.CounterVec
+	collectors []prometheus.Collector
+}
+
+// NewMetrics makes the counters.
+func NewMetrics() *Metrics {
+	m := &Metrics{}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "weir_" + name, Help: help}, labels)
+		m.collectors = append(m.collectors, c)
+		return c
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "weir_" + name, Help: help, Buckets: buckets}, labels)
+		m.collectors = append(m.collectors, h)
+		return h
+	}
+	fast := []float64{.0001, .0002, .0005, .001, .002, .005, .01, .02, .05, .1, .25, .5, 1, 2}
+	slow := []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
+	m.requests = counter("requests_total", "Requests for models, by how they ended.", "operation", "model", "outcome")
+	m.refusals = counter("refusals_total", "Refused requests, by the gate that refused.", "gate", "model")
+	m.tenants = counter("org_requests_total", "Completed requests of an org.", "org", "model")
+	m.tokens = counter("org_tokens_total", "Tokens used by an org, provider usage included, under the model asked for.", "org", "model", "direction")
+	m.parked = histogram("parked_seconds", "How long requests waited for occupancy.", slow, "model", "outcome")
+	m.first = histogram("first_output_seconds", "Time to the first output of a stream.", slow, "model")
+	m.attempts = counter("attempts_total", "Calls to upstreams, by how they ended.", "provider", "ended")
+	m.denied = counter("denied_total", "Requests whose key was not accepted.", "why")
+	m.unusable = counter("undecided_total", "Requests that could not be decided.", "why")
+	m.quality = counter("usage_total", "Settled attempts, by how well their usage is known.", "quality")
+	m.admission = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "weir_admission_seconds", Help: "Time from a reserve to its verdict, parking left out.", Buckets: fast})
+	m.panics = prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_panics_total", Help: "Requests whose handler panicked."})
+	m.view = prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_view_refusals_total", Help: "Requests refused by the view, without the log."})
+	m.collectors = append(m.collectors, m.admission, m.panics, m.view)
+	return m
+}
+
+// Describe is prometheus.Collector's.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range m.collectors {
+		c.Describe(ch)
+	}
+}
+
+// Collect is prometheus.Collector's.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range m.collectors {
+		c.Collect(ch)
+	}
+}

@@ -1,0 +1,77 @@
+package gateway
+
+import (
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/gateway/refusal"
+	"github.com/weirhq/weir/gateway/relay"
+	"github.com/weirhq/weir/gateway/wire"
+)
+
+// settle publishes what a request used and its release, once. It runs right before the last byte of an answer leaves, so that who has
+// the whole answer finds its place free; and again after the call, to no effect, for those that never came so far.
+func (x *exchange) settle(r *relay.Result) {
+	if x.settled {
+		return
+	}
+	x.settled = true
+	x.final(r)
+	d := x.outcome(r)
+	x.reservation.End(d)
+	x.observe(r)
+}
+
+// endAttempt publishes what a failed attempt used, and its end.
+func (x *exchange) endAttempt(r *relay.Result) {
+	x.final(r)
+	x.reservation.EndAttempt(x.outcome(r))
+}
+
+// final publishes what an attempt used. One that was never dispatched has used nothing.
+func (x *exchange) final(r *relay.Result) {
+	if r.Dispatched == events.DispatchedNo {
+		return
+	}
+	usage, quality := x.plan.Usage(&r.Result)
+	if r.Status >= 400 {
+		usage, quality = events.Usage{}, events.QualityNone
+	}
+	d := events.TrueUp{Final: true, Quality: quality, Usage: usage, Charges: x.plan.Charges(usage, quality), PriceVersion: x.plan.PriceVersion(),
+		Train: x.local && r.Kind == relay.Completed && x.plan.Trains(quality)}
+	if x.op != wire.CountTokens && quality != events.QualityNone {
+		d.CostNano = x.plan.CostNano(usage)
+	}
+	x.reservation.TrueUp(d)
+	x.s.config.Meters.quality.WithLabelValues(quality.String()).Inc()
+	if quality != events.QualityNone {
+		org := string(x.key.Org)
+		x.s.config.Meters.tokens.WithLabelValues(org, x.model.ID, "input").Add(float64(usage.InputTokens))
+		x.s.config.Meters.tokens.WithLabelValues(org, x.model.ID, "output").Add(float64(usage.OutputTokens))
+	}
+}
+
+// outcome is the release of an attempt or a request after a call.
+func (x *exchange) outcome(r *relay.Result) events.Release {
+	d := events.Release{Outcome: r.Outcome(), Dispatched: r.Dispatched, Status: int64(r.Status), FinishReason: r.FinishReason,
+		LatencyMS: r.Latency.Milliseconds(), TTFTMS: r.TTFT.Milliseconds()}
+	if r.Kind != relay.Completed {
+		d.Error = r.Kind.String()
+		d.Origin = refusal.OriginUpstream
+		switch r.Kind {
+		case relay.ClientGone:
+			d.Origin = "client"
+		case relay.Barred, relay.Stopped:
+			d.Origin = refusal.OriginInfrastructure
+		}
+	}
+	return d
+}
+
+// observe counts what a request came to.
+func (x *exchange) observe(r *relay.Result) {
+	if r.Kind == relay.Completed {
+		x.s.config.Meters.tenants.WithLabelValues(string(x.key.Org), x.model.ID).Inc()
+	}
+	if r.TTFT > 0 {
+		x.s.config.Meters.first.WithLabelValues(x.model.ID).Observe(r.TTFT.Seconds())
+	}
+}
