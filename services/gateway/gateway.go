@@ -1,0 +1,240 @@
+// Package gateway is the gateway as a process: the HTTP server, its way into the log, its view, and its end.
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/events/journal"
+	"github.com/weirhq/weir/events/journal/access"
+	core "github.com/weirhq/weir/gateway"
+	"github.com/weirhq/weir/gateway/authority"
+	"github.com/weirhq/weir/gateway/estimate"
+	"github.com/weirhq/weir/gateway/relay"
+	"github.com/weirhq/weir/gateway/reservation"
+	"github.com/weirhq/weir/gateway/upstream"
+	"github.com/weirhq/weir/projections/kv"
+	"github.com/weirhq/weir/projections/projector"
+	"github.com/weirhq/weir/services/config"
+)
+
+// Bounds of the HTTP server.
+const (
+	headerWithin = 10 * time.Second
+	idleFor      = 2 * time.Minute
+	maxHeader    = 64 << 10
+
+	// DrainFor is how long streams may go on when the gateway stops.
+	DrainFor = 30 * time.Second
+
+	// flushFor is how long the last releases may take to reach the log.
+	flushFor = 10 * time.Second
+)
+
+// Config is what a gateway process runs on.
+type Config struct {
+	Config      *config.Config
+	Name        events.Gateway // of the process
+	Log         *journal.Log
+	Conn        *nats.Conn
+	Projector   *projector.Projector // of the same process; nil: verdicts and views come over Conn
+	View        *kv.View             // filled by Projector, or here by watching
+	Generations core.Generations
+	Ratio       func(model string) estimate.Ratio
+	Metrics     http.Handler // of /metrics; nil: none
+	Registry    prometheus.Registerer
+	Logger      *slog.Logger
+	DrainFor    time.Duration // Defaults to DrainFor
+}
+
+// Gateway is a gateway process.
+type Gateway struct {
+	c         Config
+	listener  net.Listener
+	http      *http.Server
+	server    *core.Server
+	publisher *journal.Publisher
+	book      *reservation.Book
+	reporter  *reservation.Reporter
+	set       *upstream.Set
+	relay     *relay.Relay
+	authority *authority.Watcher
+	draining  atomic.Bool
+	cut       context.CancelCauseFunc
+}
+
+// New makes a gateway and takes its address. The error names what is wrong: the address in use, the file, the field.
+func New(ctx context.Context, c Config) (*Gateway, error) {
+	if c.DrainFor == 0 {
+		c.DrainFor = DrainFor
+	}
+	g := &Gateway{c: c}
+	var err error
+	if g.authority, err = authority.Watch(c.Config.Source(), time.Now, g.reloaded); err != nil {
+		return nil, err
+	}
+	for _, w := range g.authority.Last().Warnings {
+		c.Logger.Warn(w.String())
+	}
+	if g.set, err = upstream.New(upstreams(g.authority.Current()), upstream.Options{Now: time.Now}); err != nil {
+		return nil, err
+	}
+	if g.publisher, err = c.Log.Publisher(ctx, journal.PublisherConfig{Gateway: c.Name, Now: time.Now}); err != nil {
+		return nil, err
+	}
+	g.book = reservation.NewBook(reservation.Config{Gateway: c.Name, Epoch: 1, Publisher: g.publisher, Projector: g.questions(), Now: time.Now, MaybeAppended: journal.MaybeAppended})
+	g.reporter = reservation.NewReporter(c.Name, g.publisher, time.Now)
+	g.relay = relay.New(relay.Options{Connect: c.Config.Upstream.Connect, FirstByte: c.Config.Upstream.FirstByte, Idle: c.Config.Upstream.Idle, Now: time.Now})
+	meters := core.NewMetrics()
+	g.server = core.New(core.Config{
+		Gateway: c.Name, Authority: g.authority.Current, Book: g.book, Reporter: g.reporter, View: c.View, Upstream: g.set, Relay: g.relay,
+		Generations: c.Generations, Ratio: c.Ratio, Ready: g.why, Settings: c.Config.Admission, MaxRequestBytes: c.Config.MaxRequestBytes,
+		Now: time.Now, NewID: newID, Logger: c.Logger, Meters: meters,
+	})
+	if c.Registry != nil {
+		if err := c.Registry.Register(meters); err != nil {
+			return nil, fmt.Errorf("register the gateway's metrics: %w", err)
+		}
+		g.registerGauges(c.Registry)
+	}
+	if c.Metrics != nil {
+		g.server.Handle("GET /metrics", c.Metrics)
+	}
+	if g.listener, err = net.Listen("tcp", c.Config.Listen); err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", c.Config.Listen, err)
+	}
+	return g, nil
+}
+
+// newID makes a UUIDv7.
+func newID() events.RequestID { return events.RequestID(uuid.Must(uuid.NewV7()).String()) }
+
+// Addr is the address that the gateway serves.
+func (g *Gateway) Addr() net.Addr { return g.listener.Addr() }
+
+// Reload reads the files of authority again.
+func (g *Gateway) Reload() error { return g.authority.Reload() }
+
+// Book is the gateway's reservations.
+func (g *Gateway) Book() *reservation.Book { return g.book }
+
+// reloaded takes a new authority into use.
+func (g *Gateway) reloaded(r authority.Reloaded) {
+	if r.Err != nil {
+		g.c.Logger.Error("the files of authority are not valid: the last valid ones stay in use", "error", r.Err)
+		return
+	}
+	for _, w := range r.Warnings {
+		g.c.Logger.Warn(w.String())
+	}
+	if err := g.set.Update(upstreams(r.Snapshot)); err != nil {
+		g.c.Logger.Error("the upstreams are not valid: the last valid ones stay in use", "error", err)
+		return
+	}
+	g.c.Logger.Info("the files of authority were read again", "keys", len(r.Snapshot.Keys), "models", len(r.Snapshot.Models))
+}
+
+// why says why nothing can be admitted; empty: it can.
+func (g *Gateway) why() string {
+	if g.c.Projector != nil {
+		_, why := g.c.Projector.Answering()
+		return why
+	}
+	if !g.c.Conn.IsConnected() {
+		return "the log is out of reach"
+	}
+	return ""
+}
+
+// Run serves until ctx ends, then drains: new requests are refused, streams may go on for a while, and what is owed to the log is sent.
+func (g *Gateway) Run(ctx context.Context) error {
+	// What serves requests outlives ctx, so that those under way can end in order.
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	base, cut := context.WithCancelCause(work)
+	g.cut = cut
+	g.http = &http.Server{Handler: g.server, ReadHeaderTimeout: headerWithin, IdleTimeout: idleFor, MaxHeaderBytes: maxHeader,
+		BaseContext: func(net.Listener) context.Context { return base }, ErrorLog: slog.NewLogLogger(g.c.Logger.Handler(), slog.LevelDebug)}
+	running, work := errgroup.WithContext(work)
+	running.Go(func() error { return g.publisher.Run(work) })
+	running.Go(func() error { return g.book.Run(work) })
+	running.Go(func() error { return g.reporter.Run(work) })
+	running.Go(func() error { return g.set.Run(work) })
+	running.Go(func() error { return g.authority.Run(work) })
+	detach, err := g.attach(work, running)
+	if err != nil {
+		stop()
+		return errors.Join(err, running.Wait())
+	}
+	defer detach()
+	running.Go(func() error {
+		if err := g.http.Serve(g.listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve %s: %w", g.listener.Addr(), err)
+		}
+		return nil
+	})
+	g.c.Logger.Info("the gateway serves", "address", g.listener.Addr().String(), "gateway", g.c.Name)
+	select {
+	case <-ctx.Done():
+		g.drain()
+	case <-work.Done(): // something failed
+		g.draining.Store(true)
+		_ = g.http.Close()
+	}
+	stop()
+	g.relay.Close()
+	return running.Wait()
+}
+
+// drain ends the requests under way, by themselves if they can.
+func (g *Gateway) drain() {
+	g.server.Drain()
+	within, cancel := context.WithTimeout(context.Background(), g.c.DrainFor)
+	err := g.http.Shutdown(within)
+	cancel()
+	if err != nil {
+		g.c.Logger.Warn("streams were cut off after draining", "after", g.c.DrainFor, "requests", g.server.InHand())
+		core.Stop(g.cut)
+		within, cancel := context.WithTimeout(context.Background(), flushFor)
+		if err := g.http.Shutdown(within); err != nil {
+			_ = g.http.Close()
+		}
+		cancel()
+	}
+	flushed, cancel := context.WithTimeout(context.Background(), flushFor)
+	defer cancel()
+	if err := g.publisher.Flush(flushed); err != nil {
+		g.c.Logger.Error("not everything reached the log; leases will free what is held", "error", err)
+	}
+}
+
+// attach connects the gateway to where verdicts and views come from.
+func (g *Gateway) attach(ctx context.Context, running *errgroup.Group) (detach func(), err error) {
+	if g.c.Projector != nil {
+		return g.c.Projector.AnswerLocal(g.c.Name, g.book.Verdicts), nil
+	}
+	sub, err := g.c.Conn.Subscribe(access.VerdictPrefix+string(g.c.Name), func(m *nats.Msg) {
+		if verdicts, err := events.DecodeVerdicts(m.Data); err == nil { // others may aim the broker's own answers here
+			g.book.Verdicts(verdicts)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listen for verdicts: %w", err)
+	}
+	if g.c.View != nil {
+		running.Go(func() error { return g.c.View.Watch(ctx, g.c.Conn) })
+	}
+	return func() { _ = sub.Unsubscribe() }, nil
+}
