@@ -11,13 +11,14 @@ type builder struct {
 	in        *Input
 	p         *Plan
 	scopes    []authority.Scope
+	claims    []events.Claim
 	generates bool
 	prepaid   bool
 }
 
 const millionths = 1_000_000
 
-func (b *builder) add(c events.Claim) { b.p.Claims = append(b.p.Claims, c) }
+func (b *builder) add(c events.Claim) { b.claims = append(b.claims, c) }
 
 // replaced says whether a scope gives way to a dedicated endpoint's own limits: all but the platform's.
 func (b *builder) replaced(s *authority.Scope) bool {
@@ -135,17 +136,17 @@ func (b *builder) serverless() {
 	}
 	if quota.InputTokensPerMinute > 0 {
 		b.add(events.Claim{Meter: meter("itpm"), Kind: events.Bucket, Life: events.LifeLocal, Amount: b.p.Estimate.Learned,
-			Limit: quota.InputTokensPerMinute, HasLimit: true, Basis: b.localBasis(events.BasisInput)})
-		b.p.bases |= usesInput
+			Limit: quota.InputTokensPerMinute, HasLimit: true, Basis: b.localBasis(events.BasisInput, usesInput)})
 	}
 }
 
 // localBasis is the basis of a charge that is trued up only by what the local pool used.
-func (b *builder) localBasis(basis string) string {
-	if b.in.Target.Local {
-		return basis
+func (b *builder) localBasis(basis string, use bases) string {
+	if !b.in.Target.Local {
+		return BasisFixed
 	}
-	return BasisFixed
+	b.p.bases |= use
+	return basis
 }
 
 // tokens adds tpm and concurrency of every scope, outermost first.
@@ -203,8 +204,7 @@ func (b *builder) day(m events.Meter, limit int64) {
 	}
 	e := &b.p.Estimate
 	b.add(events.Claim{Meter: m, Kind: events.Budget, Period: events.Day, Life: events.LifeLocal, Amount: e.Learned,
-		Check: estimate.Add(e.Learned, e.Declared), HasCheck: true, Limit: limit, HasLimit: true, Basis: b.localBasis(events.BasisTotal)})
-	b.p.bases |= usesTotal
+		Check: estimate.Add(e.Learned, e.Declared), HasCheck: true, Limit: limit, HasLimit: true, Basis: b.localBasis(events.BasisTotal, usesTotal)})
 }
 
 // money adds spend caps and the balance. A model without a price costs nothing.

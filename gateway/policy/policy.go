@@ -100,12 +100,16 @@ func New(in *Input) *Plan {
 	if p.MaxMS == 0 {
 		p.MaxMS = events.DefaultMaxMS
 	}
+	if in.Request.Op == wire.CountTokens { // counting debits nothing
+		p.Price = nil
+	}
 	p.train = in.Target.Local && in.Request.Trainable()
 	b := builder{in: in, p: p, scopes: in.Snapshot.Scopes(in.Key), generates: in.Request.Op.Generates()}
-	p.Claims = make([]events.Claim, 0, typicalClaims)
+	b.claims = make([]events.Claim, 0, typicalClaims)
 	b.rates()
-	p.Rates = len(p.Claims)
+	p.Rates = len(b.claims)
 	if p.Refusal = b.local(); p.Refusal != nil {
+		p.Claims = b.claims
 		return p
 	}
 	if b.generates {
@@ -119,7 +123,7 @@ func New(in *Input) *Plan {
 	if in.Request.Op != wire.CountTokens {
 		b.money()
 	}
-	p.Claims = b.attempt(p.Claims, in.Target)
+	p.Claims = b.attempt(b.claims, in.Target)
 	return p
 }
 
@@ -162,8 +166,8 @@ func (b *builder) local() *Local {
 	if l := capacity(in.Snapshot, m, in.Target); l != nil {
 		return l
 	}
-	if m.Price != nil {
-		p.HoldNano = Cost(m.Price, events.Usage{InputTokens: e.Reservation, OutputTokens: e.Held})
+	if p.Price != nil {
+		p.HoldNano = Cost(p.Price, events.Usage{InputTokens: e.Reservation, OutputTokens: e.Held})
 	}
 	if !b.generates {
 		return nil

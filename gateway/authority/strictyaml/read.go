@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/token"
 )
 
 // Map is a mapping whose keys are taken one by one; End reports those that nobody took.
@@ -212,9 +213,30 @@ func (n Node) List() []Node {
 	out := make([]Node, len(seq.Values))
 	for i, v := range seq.Values {
 		at := Pos{File: n.pos.File, Line: lineOf(v, n.pos.Line)}
-		out[i] = Node{r: n.r, n: n.r.plain(v, at), path: fmt.Sprintf("%s[%d]", n.path, i), pos: at, fixed: true}
+		out[i] = Node{r: n.r, n: n.r.plain(glue(v), at), path: fmt.Sprintf("%s[%d]", n.path, i), pos: at, fixed: true}
 	}
 	return out
+}
+
+// glue undoes what the library does to a plain "http://host:8000" in a list inside braces: a colon without a space behind it
+// makes no map of it.
+func glue(n ast.Node) ast.Node {
+	if m, ok := n.(*ast.MappingNode); ok && !m.IsFlowStyle && len(m.Values) == 1 {
+		n = m.Values[0]
+	}
+	pair, ok := n.(*ast.MappingValueNode)
+	if !ok || pair.Start == nil || pair.Key == nil || pair.Value == nil {
+		return n
+	}
+	key, value := tokenOf(pair.Key), tokenOf(pair.Value)
+	_, single := scalar(pair.Value)
+	if key == nil || value == nil || !single || key.Type != token.StringType || value.Indicator == token.QuotedScalarIndicator ||
+		value.Position.Offset != pair.Start.Position.Offset+1 {
+		return n
+	}
+	whole := *key
+	whole.Value += ":" + value.Value
+	return ast.String(&whole)
 }
 
 // Text reads any scalar as it is written. ok is false for an absent value, and for a fault.

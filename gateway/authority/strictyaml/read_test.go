@@ -127,6 +127,24 @@ lost: *nowhere
 	}
 }
 
+func TestURLsInsideBraces(t *testing.T) {
+	r, m := read(t, "a: {list: [http://10.0.0.1:8000, https://h:1/v1, x:y, http://h, {k: v}, {k: 1}]}\n")
+	list := m.Get("a").Map().Get("list").List()
+	var got []string
+	for _, n := range list[:4] {
+		got = append(got, n.Str("?"))
+	}
+	if s := strings.Join(got, " "); s != "http://10.0.0.1:8000 https://h:1/v1 x:y http://h" {
+		t.Error(s)
+	}
+	if list[4].Map().Get("k").Str("") != "v" || list[5].Map().Get("k").Int(0, 0, 9) != 1 {
+		t.Error("a map in the list is taken for a text")
+	}
+	if err := r.Faults.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestSyntaxNamesTheLine(t *testing.T) {
 	for text, want := range map[string]string{
 		"a: 1\nb: [1, 2\nc: 3\n": "f.yaml:",

@@ -1,0 +1,172 @@
+package policy_test
+
+import (
+	"fmt"
+	"math"
+	"math/big"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/gateway/authority"
+	"github.com/weirhq/weir/gateway/policy"
+	"github.com/weirhq/weir/gateway/wire"
+)
+
+func TestCost(t *testing.T) {
+	p := &authority.Price{Input: 150_000_000, CachedInput: 75_000_000, CacheWrite: 187_500_000, Output: 600_000_000, Request: 7}
+	for _, c := range []struct {
+		name  string
+		usage events.Usage
+		want  int64
+	}{
+		{"nothing", events.Usage{}, 7},
+		{"a million each", events.Usage{InputTokens: 1_000_000, OutputTokens: 1_000_000}, 750_000_007},
+		{"one token", events.Usage{InputTokens: 1}, 157},
+		{"cached counts once", events.Usage{InputTokens: 1000, CachedTokens: 400}, 600*150 + 400*75 + 7},
+		{"written counts once", events.Usage{InputTokens: 1000, CacheWriteTokens: 8}, 992*150 + 1500 + 7},
+		{"reasoning is output", events.Usage{OutputTokens: 10, ReasoningTokens: 9}, 6007},
+		{"more cached than input", events.Usage{InputTokens: 3, CachedTokens: 10}, 750 + 7},
+		{"negative is nothing", events.Usage{InputTokens: -5, OutputTokens: -5}, 7},
+		{"never more than an event holds", events.Usage{OutputTokens: math.MaxInt64}, 600_000_000_000_007},
+	} {
+		if got := policy.Cost(p, c.usage); got != c.want {
+			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+		}
+	}
+	tiny := &authority.Price{Input: 1, Output: 1}
+	if got := policy.Cost(tiny, events.Usage{InputTokens: 1, OutputTokens: 1}); got != 1 {
+		t.Errorf("two millionths of a nano-dollar are %d: rounded up once to 1", got)
+	}
+	if got := policy.Cost(&authority.Price{Output: events.MaxAmount}, events.Usage{OutputTokens: 1 << 40}); got != events.MaxAmount {
+		t.Errorf("a cost beyond the range is %d", got)
+	}
+}
+
+// TestCostIsExact holds it against arithmetic without bounds.
+func TestCostIsExact(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		tokens := rapid.Int64Range(0, 10_000_000)
+		money := rapid.Int64Range(0, 100*dollar)
+		p := &authority.Price{Input: money.Draw(t, "input"), CachedInput: money.Draw(t, "cached"), CacheWrite: money.Draw(t, "write"), Output: money.Draw(t, "output"), Request: money.Draw(t, "request")}
+		u := events.Usage{CachedTokens: tokens.Draw(t, "c"), CacheWriteTokens: tokens.Draw(t, "w"), OutputTokens: tokens.Draw(t, "o")}
+		plain := tokens.Draw(t, "i")
+		u.InputTokens = plain + u.CachedTokens + u.CacheWriteTokens
+		sum := new(big.Int)
+		for _, part := range [][2]int64{{plain, p.Input}, {u.CachedTokens, p.CachedInput}, {u.CacheWriteTokens, p.CacheWrite}, {u.OutputTokens, p.Output}} {
+			sum.Add(sum, new(big.Int).Mul(big.NewInt(part[0]), big.NewInt(part[1])))
+		}
+		want, rest := new(big.Int).DivMod(sum, big.NewInt(1_000_000), new(big.Int))
+		if rest.Sign() > 0 {
+			want.Add(want, big.NewInt(1))
+		}
+		want.Add(want, big.NewInt(p.Request))
+		if want.Cmp(big.NewInt(events.MaxAmount)) > 0 {
+			want = big.NewInt(events.MaxAmount)
+		}
+		if got := policy.Cost(p, u); got != want.Int64() {
+			t.Fatalf("%d, want %s", got, want)
+		}
+	})
+}
+
+func charges(list []events.Charge) string {
+	s := ""
+	for _, c := range list {
+		s += fmt.Sprintf(" %s=%d", c.Basis, c.Amount)
+	}
+	return s
+}
+
+func TestCharges(t *testing.T) {
+	s := world(t)
+	declared := policy.New(input(t, s, "everything", "shared", `,"max_tokens":500`))
+	streaming := policy.New(input(t, s, "everything", "shared", ``))
+	u := events.Usage{InputTokens: 120, CachedTokens: 20, OutputTokens: 30, ReasoningTokens: 9}
+	cost := policy.Cost(declared.Price, u)
+	if got, want := charges(declared.Charges(u, events.QualityExact)), fmt.Sprintf(" total=150 input=120 output=30 footprint=620 cost=%d", cost); got != want {
+		t.Errorf("declared:%s, want%s", got, want)
+	}
+	if got, want := charges(streaming.Charges(u, events.QualityPartial)), fmt.Sprintf(" total=150 input=120 output=30 footprint=150 cost=%d", cost); got != want {
+		t.Errorf("undeclared:%s, want%s", got, want)
+	}
+	if got := declared.Charges(u, events.QualityNone); got != nil {
+		t.Errorf("charges of nothing known:%s", charges(got))
+	}
+	if got := policy.New(input(t, s, "plain", "free", ``)).Charges(u, events.QualityExact); charges(got) != " total=150" {
+		t.Errorf("with nothing but the platform's limits:%s", charges(got))
+	}
+}
+
+func TestGrowthIsTheFootprintAlone(t *testing.T) {
+	s := world(t)
+	streaming, declared := policy.New(input(t, s, "plain", "qwen", ``)), policy.New(input(t, s, "plain", "qwen", `,"max_tokens":500`))
+	for _, c := range []struct {
+		plan          *policy.Plan
+		input, output int64
+		want          int64
+		ok            bool
+	}{
+		{streaming, 0, 75, 100 + 75, true}, // the estimate, and what has streamed
+		{streaming, 130, 75, 205, true},    // the exact input, as soon as it is known
+		{declared, 0, 75, 0, false},        // streaming never replaces declared
+		{declared, 130, 75, 630, true},
+		{policy.New(input(t, s, "plain", "free", ``)), 0, 75, 0, false}, // nobody asks
+	} {
+		got, ok := c.plan.Growth(c.input, c.output)
+		if ok != c.ok || got.Amount != c.want || ok && got.Basis != events.BasisFootprint {
+			t.Errorf("growth to %d, %d: %+v %v, want %d %v", c.input, c.output, got, ok, c.want, c.ok)
+		}
+	}
+}
+
+func TestUsage(t *testing.T) {
+	p := policy.New(input(t, world(t), "plain", "qwen", ``))
+	for name, c := range map[string]struct {
+		result  wire.Result
+		usage   events.Usage
+		quality events.Quality
+	}{
+		"exact": {wire.Result{Usage: wire.Usage{Input: 9, Cached: 1, CacheWrite: 2, Output: 3, Reasoning: 1}, Explicit: wire.FieldInput | wire.FieldOutput, Quality: wire.QualityExact},
+			events.Usage{InputTokens: 9, CachedTokens: 1, CacheWriteTokens: 2, OutputTokens: 3, ReasoningTokens: 1}, events.QualityExact},
+		"cut before the end": {wire.Result{Usage: wire.Usage{Input: 9, Output: 3}, Explicit: wire.FieldInput, Quality: wire.QualityPartial},
+			events.Usage{InputTokens: 9, OutputTokens: 3}, events.QualityPartial},
+		"no usage at all": {wire.Result{Usage: wire.Usage{Output: 3}, Quality: wire.QualityEstimated},
+			events.Usage{InputTokens: 100, OutputTokens: 3}, events.QualityEstimated},
+		"nothing": {wire.Result{}, events.Usage{}, events.QualityNone},
+	} {
+		if u, q := p.Usage(&c.result); u != c.usage || q != c.quality {
+			t.Errorf("%s: %+v %s", name, u, q)
+		}
+	}
+}
+
+func TestOnlyExactTextOfTheLocalPoolTrains(t *testing.T) {
+	s := world(t)
+	local, remote := policy.New(input(t, s, "plain", "qwen", ``)), policy.New(input(t, s, "plain", "gpt", ``))
+	image := policy.New(ask(t, s, "plain", "qwen", wire.Chat, `{"model":"qwen","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://x"}}]}]}`))
+	if !local.Trains(events.QualityExact) || local.Trains(events.QualityPartial) || remote.Trains(events.QualityExact) || image.Trains(events.QualityExact) {
+		t.Error("the wrong usage trains")
+	}
+}
+
+// TestHold holds the balance hold against its rules: all of a declared output, at most 32,768 tokens of a default one.
+func TestHold(t *testing.T) {
+	s := world(t)
+	big := *s.Models["qwen"]
+	big.MaxOutputTokens = 128_000
+	hold := func(fields string) int64 {
+		in := input(t, s, "prepaid", "qwen", fields)
+		in.Model = &big
+		p := policy.New(in)
+		tokens := p.HoldNano - 1000 - int64(len(in.Request.Body))*1000
+		return tokens / 4000
+	}
+	if got := hold(`,"max_tokens":100000`); got != 100_000 {
+		t.Errorf("a declared output of 100000 holds %d", got)
+	}
+	if got := hold(``); got != 32_768 {
+		t.Errorf("a default output holds %d", got)
+	}
+}
