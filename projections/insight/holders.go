@@ -39,7 +39,13 @@ func (l *ledger) holders(meter events.Meter, except events.RequestID, used int64
 		return h
 	}
 	now := l.fold.Now()
-	live := l.live(b)
+	var live map[events.RequestID]bool
+	switch b.kind {
+	case events.Gauge:
+		live = l.running(false)
+	case events.Balance:
+		l.noteEnds(now)
+	}
 	owners := map[owner]*tally{}
 	if b.kind == events.Budget && b.period == b.periodAt(now) {
 		for o, t := range b.settled {
@@ -107,23 +113,6 @@ func largest(all []Holder) []Holder {
 		return a.Request < b.Request
 	})
 	return all[:min(len(all), maxHolders)]
-}
-
-// live gives the requests that hold their gauges: those that run at a gateway whose lease has not ended. Nil if the meter is no gauge.
-func (l *ledger) live(b *book) map[events.RequestID]bool {
-	if b.kind != events.Gauge {
-		return nil
-	}
-	running := map[events.RequestID]bool{}
-	for _, g := range l.fold.Gateways() {
-		if g.Lapsed {
-			continue
-		}
-		for _, id := range l.fold.Live(g.Gateway) {
-			running[id] = true
-		}
-	}
-	return running
 }
 
 // counts gives what a post makes of its meter's use at an instant.
@@ -197,26 +186,52 @@ func (l *ledger) trim(b *book, now int64) {
 	b.posts, b.trimAt = kept, 2*len(kept)+64
 }
 
-// sweep forgets, every five minutes, what can no longer change, and notes which requests have ended by themselves.
-func (l *ledger) sweep(now int64) {
-	at := now / sweepEvery * sweepEvery
-	l.next = at + sweepEvery
+// running gives the requests that run at a gateway, or only at those whose lease has not ended.
+func (l *ledger) running(lapsedToo bool) map[events.RequestID]bool {
 	running := map[events.RequestID]bool{}
 	for _, g := range l.fold.Gateways() {
+		if g.Lapsed && !lapsedToo {
+			continue
+		}
 		for _, id := range l.fold.Live(g.Gateway) {
 			running[id] = true
 		}
 	}
+	return running
+}
+
+// noteEnds notes which requests have ended by themselves, and drops the holds that are due.
+func (l *ledger) noteEnds(now int64) (running map[events.RequestID]bool) {
+	running = l.running(true)
 	for id, a := range l.accounts {
 		if a.admitted > 0 && !a.ended && !running[id] {
-			a.end(now)
+			at := now
+			if a.maxAt < now {
+				at = a.maxAt
+			}
+			a.end(at)
 		}
 		if a.ended && a.hold > 0 && (a.anyFinal() || a.endedAt+holdFor <= now) {
 			a.hold = 0
 		}
+	}
+	return running
+}
+
+// sweep forgets, every five minutes, what can no longer change.
+func (l *ledger) sweep(now int64) {
+	at := now / sweepEvery * sweepEvery
+	l.next = at + sweepEvery
+	running := l.noteEnds(now)
+	for id, a := range l.accounts {
 		if !running[id] && a.hold == 0 && a.idleSince > 0 && a.idleSince+forgetting <= at {
 			delete(l.accounts, id)
 			l.close(a)
+		}
+	}
+	for _, b := range l.books {
+		if b.kind == events.Budget {
+			l.trim(b, now)
 		}
 	}
 }

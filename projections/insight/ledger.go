@@ -59,6 +59,7 @@ type account struct {
 	ended     bool
 	endedAt   int64
 	idleSince int64
+	maxAt     int64 // ns: when it ends by itself
 	hold      int64
 	hasHold   bool
 }
@@ -196,6 +197,7 @@ func (l *ledger) decide(v *events.Verdict) {
 	e.admitted = true
 	if a.admitted++; a.admitted == 1 {
 		a.owner, a.gateway, a.since = owner{d.Org, d.Key, d.Model}, d.Gateway, v.Time
+		a.maxAt = v.Time + d.MaxMS*milli
 	}
 	at := v.Time
 	if d.Mode == events.ModeBoundedLocal && d.At != 0 {

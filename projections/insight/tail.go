@@ -155,14 +155,14 @@ func (t *Tail) describe(r *events.Record) {
 	case *events.Fence:
 		l.Text = fmt.Sprintf("authority of %s is at version %d", d.Org, d.Version)
 	case *events.Credit:
-		l.Text = fmt.Sprintf("%s for %s (%s)", Money(d.AmountNano), d.Org, d.Reference)
+		l.Request, l.Text = string(RequestOf(d)), creditWords(d)
 	case *events.Recover:
 		l.Text = "recovered, windows " + d.Windows + ": " + d.Reason
 	case *events.Rules:
 		l.Text = fmt.Sprintf("the fold's rules are version %d from here on", d.Version)
 	case *events.Correction:
 		t.of(d.Request, d.Attempt)
-		l.Text = fmt.Sprintf("revision %d: %s, %s (%s)", d.Revision, usageWords(&d.Usage), Money(d.CostNano), d.Reason)
+		l.Text = correctionWords(d)
 	case *events.Verdicts: // with a fault, or it would have been taken apart
 	case *events.Unknown:
 		l.Text = "of a kind that this version does not know: " + d.Type
@@ -276,4 +276,12 @@ func gatewayRefusedWords(d *events.Refused) string {
 		text += fmt.Sprintf(", %s times", Number(d.Count))
 	}
 	return text
+}
+
+func creditWords(d *events.Credit) string {
+	return fmt.Sprintf("%s for %s (%s)", Money(d.AmountNano), d.Org, d.Reference)
+}
+
+func correctionWords(d *events.Correction) string {
+	return fmt.Sprintf("revision %d: %s, %s (%s)", d.Revision, usageWords(&d.Usage), Money(d.CostNano), d.Reason)
 }
