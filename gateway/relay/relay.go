@@ -6,6 +6,7 @@ package relay
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -40,6 +41,8 @@ type Options struct {
 	// Idle bounds the silence between two pieces of an answer, and how long a client may leave what was sent to it unread.
 	// Defaults to 2 minutes.
 	Idle time.Duration
+	// TLS says whom to trust. Defaults to the system's roots.
+	TLS *tls.Config
 	// Now is the clock that latencies are read from. Required.
 	Now func() time.Time
 }
@@ -61,7 +64,7 @@ func New(o Options) *Relay {
 			*d.value = d.fallback
 		}
 	}
-	return &Relay{o: o, local: newTransport(o.Connect, true), provider: newTransport(o.Connect, false)}
+	return &Relay{o: o, local: newTransport(&o, true), provider: newTransport(&o, false)}
 }
 
 // Close closes the connections that are not in use.

@@ -27,8 +27,8 @@ const (
 )
 
 // newTransport makes a transport without a proxy, without compression, and that counts what it writes.
-func newTransport(connect time.Duration, local bool) *http.Transport {
-	dialer := &net.Dialer{Timeout: connect, KeepAlive: 15 * time.Second}
+func newTransport(o *Options, local bool) *http.Transport {
+	dialer := &net.Dialer{Timeout: o.Connect, KeepAlive: 15 * time.Second}
 	t := &http.Transport{
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			c, err := dialer.DialContext(ctx, network, addr)
@@ -37,7 +37,8 @@ func newTransport(connect time.Duration, local bool) *http.Transport {
 			}
 			return &conn{Conn: c}, nil
 		},
-		TLSHandshakeTimeout:    connect,
+		TLSHandshakeTimeout:    o.Connect,
+		TLSClientConfig:        o.TLS.Clone(),
 		DisableCompression:     true,
 		MaxIdleConns:           maxIdle,
 		MaxIdleConnsPerHost:    maxIdlePerHost,

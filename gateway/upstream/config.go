@@ -39,6 +39,8 @@ type Connection struct {
 	APIVersion string
 	// Operations is what the account serves. Defaults to what the provider is known for.
 	Operations []wire.Operation
+	// Apart says that usage counts reasoning beside the output instead of in it. Defaults to false.
+	Apart bool
 }
 
 // Model is where the requests for one model can go: first its own replicas, then the providers in order.
@@ -65,6 +67,8 @@ type Local struct {
 	Key func() string
 	// Operations is what the servers serve. Defaults to what the engine is known for.
 	Operations []wire.Operation
+	// Apart says that usage counts reasoning beside the output instead of in it. Defaults to false.
+	Apart bool
 	// Exclude passes a replica over while it is under pressure. Defaults to nothing.
 	Exclude Exclude
 	// MaxTries is how many replicas one request may try. Defaults to 3.

@@ -156,6 +156,7 @@ func (n *Connection) Target(op wire.Operation, model string) (t Target, ok bool)
 		Connection: n.ID,
 		Pool:       n.Pool,
 		Format:     op.Format(),
+		Apart:      n.Apart,
 	}, true
 }
 

@@ -84,15 +84,14 @@ func (r *Route) Pick() (t Target, done Done, ok bool) {
 	if len(r.tried) >= r.entry.Local.MaxTries {
 		return Target{}, nil, false
 	}
-	chosen := r.entry.least(r.tried, r.set.now())
+	chosen := r.entry.take(r.tried, r.set.now())
 	if chosen == nil {
 		return Target{}, nil, false
 	}
-	chosen.inflight.Add(1)
 	r.tried = append(r.tried, chosen)
 	local := r.entry.Local
 	t = Target{Deployment: chosen.name, URL: chosen.url + r.op.Path(), Model: local.Model, Local: true, Provider: local.Engine,
-		Format: r.op.Format(), OldField: engines[local.Engine].oldField}
+		Format: r.op.Format(), OldField: engines[local.Engine].oldField, Apart: local.Apart}
 	if local.Key != nil {
 		t.Header = http.Header{"Authorization": {"Bearer " + local.Key()}}
 	}
@@ -107,6 +106,18 @@ func (r *Route) Pick() (t Target, done Done, ok bool) {
 	}, true
 }
 
+// take counts a call at the replica with the least load. Choosing and counting are one step, or a burst would all choose
+// the same.
+func (e *entry) take(tried []*replica, now time.Time) *replica {
+	e.taking.Lock()
+	defer e.taking.Unlock()
+	r := e.least(tried, now)
+	if r != nil {
+		r.inflight.Add(1)
+	}
+	return r
+}
+
 // least finds the healthy replica with the least load; nil when there is none. Equal ones take turns.
 func (e *entry) least(tried []*replica, now time.Time) *replica {
 	type candidate struct {
@@ -116,7 +127,8 @@ func (e *entry) least(tried []*replica, now time.Time) *replica {
 	var room [16]candidate
 	found := room[:0]
 	n := len(e.replicas)
-	start := int(e.turn.Add(1) % uint64(n))
+	start := int(e.turn % uint64(n))
+	e.turn++
 	reported := true
 	for i := range n {
 		r := e.replicas[(start+i)%n]

@@ -27,6 +27,7 @@ type Set struct {
 	update  sync.Mutex
 	changed chan struct{}
 	ready   chan struct{}
+	asked   sync.Once // closes ready
 }
 
 // table is one configuration. It does not change; the replicas in it live on in the next one.
@@ -40,7 +41,8 @@ type table struct {
 type entry struct {
 	Model
 	replicas []*replica
-	turn     atomic.Uint64 // where the search for a replica begins
+	taking   sync.Mutex
+	turn     uint64 // where the search for a replica begins
 }
 
 // New returns a Set. The error names every fault of the configuration.
@@ -146,7 +148,7 @@ func (s *Set) Run(ctx context.Context) error {
 			})
 		}
 		if first {
-			watchers.Go(func() { answered.Wait(); close(s.ready) })
+			watchers.Go(func() { answered.Wait(); s.asked.Do(func() { close(s.ready) }) })
 		}
 		select {
 		case <-ctx.Done():
