@@ -31,7 +31,7 @@ func (c *streamClock) off(seq uint64, at, now int64) int64 {
 	if ahead := at - now; ahead > 0 {
 		return ahead
 	}
-	if seq > c.end && c.asked > at {
+	if seq > c.end && c.asked > at && c.asked <= now { // or the own clock has been set back since
 		return at - c.asked
 	}
 	return 0

@@ -184,10 +184,11 @@ func (l *loop) packAt() time.Time {
 	if !l.writer.mayWrite(l.fold.Seq()) || len(l.packs.pending) == 0 || len(l.packs.marks) == 0 {
 		return time.Time{}
 	}
-	if len(l.packs.pending) >= packMost && !l.writer.waits {
-		return l.now
+	full := len(l.packs.pending) >= packMost && !l.writer.waits
+	if at := l.writer.packAt; !full && at.After(l.now) {
+		return at
 	}
-	return l.writer.packAt
+	return l.now
 }
 
 // pack appends what was decided, if it is due.
