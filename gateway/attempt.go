@@ -124,7 +124,7 @@ func (x *exchange) call(target upstream.Target, w http.ResponseWriter) *relay.Re
 	c := &relay.Call{
 		Operation: x.op, Stream: x.request.Stream, HideUsage: x.request.NeedsUsage(), Apart: target.Apart,
 		RequestID: string(x.id), URL: target.URL, Local: target.Local,
-		Header: relay.Outgoing(x.format, string(x.id), x.r.Header, target.Header),
+		Header: relay.Outgoing(x.format, string(x.id), x.r.Header, target.Header, x.s.config.Forward...),
 		Body:   x.request.Rewrite(wire.Edit{Model: target.Model, Usage: true, Bound: x.plan.Bound, OldField: target.OldField}),
 		Guard:  x.reservation.Held,
 		Commit: func(_ int, h http.Header) { x.headers(h) },

@@ -63,8 +63,9 @@ type Config struct {
 	Ready func() string
 
 	Settings        policy.Settings
-	MaxRequestBytes int64 // Defaults to 32 MiB
-	MaxInHand       int64 // Defaults to 16384
+	MaxRequestBytes int64    // Defaults to 32 MiB
+	MaxInHand       int64    // Defaults to 16384
+	Forward         []string // client headers, in canonical form, that go upstream beside the usual ones. Defaults to none.
 
 	Now    func() time.Time
 	NewID  func() events.RequestID

@@ -57,6 +57,7 @@ type Config struct {
 	Registry    prometheus.Registerer
 	Logger      *slog.Logger
 	DrainFor    time.Duration // Defaults to DrainFor
+	Forward     []string      // client headers that go upstream beside the usual ones. Defaults to none.
 }
 
 // Gateway is a gateway process.
@@ -101,7 +102,7 @@ func New(ctx context.Context, c Config) (*Gateway, error) {
 	g.server = core.New(core.Config{
 		Gateway: c.Name, Authority: g.authority.Current, Book: g.book, Reporter: g.reporter, View: c.View, Upstream: g.set, Relay: g.relay,
 		Generations: c.Generations, Ratio: c.Ratio, Ready: g.why, Settings: c.Config.Admission, MaxRequestBytes: c.Config.MaxRequestBytes,
-		Now: time.Now, NewID: newID, Logger: c.Logger, Meters: meters,
+		Now: time.Now, NewID: newID, Forward: c.Forward, Logger: c.Logger, Meters: meters,
 	})
 	if c.Registry != nil {
 		if err := c.Registry.Register(meters); err != nil {

@@ -17,6 +17,9 @@ type cli struct {
 	Config  string           `short:"c" type:"path" help:"Configuration file; weir.yaml if there is one." env:"WEIR_CONFIG"`
 	Version kong.VersionFlag `help:"Print the version."`
 
+	Demo   demoCommand   `cmd:"" help:"Run everything in one process, with a model that answers, and print requests to try."`
+	Serve  serveCommand  `cmd:"" help:"Serve."`
+	Check  checkCommand  `cmd:"" help:"Validate configuration, keys and policies, and say what is wrong where."`
 	Keygen keygenCommand `cmd:"" help:"Make an inference key and its entry for auth.yaml."`
 	Replay replayCommand `cmd:"" help:"Fold a recorded log and print every verdict."`
 }

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"text/template"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weirhq/weir/gateway/authority"
+	"github.com/weirhq/weir/services/config"
+	"github.com/weirhq/weir/services/provider"
+)
+
+// demoCommand runs everything in one process, with a model that answers in both wire formats.
+type demoCommand struct {
+	Listen  string `default:"127.0.0.1:8080" help:"Host and port to serve."`
+	DataDir string `help:"Where to keep the log; a temporary directory, removed at the end, if not given."`
+	Debug   bool   `help:"Log more."`
+}
+
+// demo is what the files and the printed requests are made of.
+type demo struct {
+	Addr, Upstream, Dir      string
+	Key, Hash, Preview       string
+	Tight, TightHash, TightP string
+}
+
+const demoConfig = `# Made by weir demo. weir serve --config FILE runs the same.
+listen: {{.Addr}}
+data_dir: {{.Dir}}
+auth: {{.Dir}}/auth.yaml
+policies: {{.Dir}}/policies
+orgs:
+  demo: {limits: {rpm: 600, tpm: 2000000, concurrency: 32}}
+  tight: {limits: {rpm: 2}}
+models:
+  - id: weir-demo
+    context_window: 131072
+    max_output_tokens: 16384
+    price: {input: "0.15", cached_input: "0.075", output: "0.60"}
+    local: {engine: vllm, replicas: ["{{.Upstream}}"]}
+`
+
+const demoAuth = `api:
+  mode: api-key
+  keys:
+    - key_hash: "{{.Hash}}"
+      key_preview: "{{.Preview}}"
+      metadata: {name: "demo key", owner: demo}
+    - key_hash: "{{.TightHash}}"
+      key_preview: "{{.TightP}}"
+      metadata: {name: "key of an org with 2 requests a minute", owner: tight}
+`
+
+const demoPolicy = `models: [weir-demo]
+max_input_tokens: 100000
+admit_budget_tokens: 200000
+max_inflight: 16
+routing_policy: {strategy: least-loaded}
+`
+
+const demoText = `
+Weir is running at http://{{.Addr}}
+WEIR_API_KEY={{.Key}}
+WEIR_TIGHT_KEY={{.Tight}}
+
+Paste one of these into another terminal.
+
+# curl, OpenAI
+curl -s http://{{.Addr}}/v1/chat/completions -H "Authorization: Bearer {{.Key}}" -H "Content-Type: application/json" \
+  -d '{"model":"weir-demo","messages":[{"role":"user","content":"Hello"}],"max_tokens":32}'
+
+# curl, Anthropic, streaming
+curl -sN http://{{.Addr}}/v1/messages -H "x-api-key: {{.Key}}" -H "anthropic-version: 2023-06-01" -H "Content-Type: application/json" \
+  -d '{"model":"weir-demo","max_tokens":32,"stream":true,"messages":[{"role":"user","content":"Hello"}]}'
+
+# Python: pip install openai
+python3 - <<'PY'
+from openai import OpenAI
+client = OpenAI(base_url="http://{{.Addr}}/v1", api_key="{{.Key}}")
+print(client.chat.completions.create(model="weir-demo", messages=[{"role": "user", "content": "Hello"}]).choices[0].message.content)
+PY
+
+# Node: npm install openai
+node --input-type=module -e '
+import OpenAI from "openai";
+const client = new OpenAI({ baseURL: "http://{{.Addr}}/v1", apiKey: "{{.Key}}" });
+console.log((await client.chat.completions.create({ model: "weir-demo", messages: [{ role: "user", content: "Hello" }] })).choices[0].message.content);'
+
+# A refusal, and why: this org may make 2 requests a minute
+for i in 1 2 3; do curl -s -o /tmp/weir-answer -D /tmp/weir-headers -w "%{http_code}\n" http://{{.Addr}}/v1/chat/completions \
+  -H "Authorization: Bearer {{.Tight}}" -H "Content-Type: application/json" \
+  -d '{"model":"weir-demo","messages":[{"role":"user","content":"Hello"}]}'; done; cat /tmp/weir-answer; echo
+sleep 1; curl -s -H "Authorization: Bearer {{.Tight}}" \
+  "http://{{.Addr}}/v1/generation?id=$(grep -i '^x-request-id' /tmp/weir-headers | tr -d '\r' | cut -d' ' -f2)"; echo
+
+# What is left of every limit
+curl -s -H "Authorization: Bearer {{.Key}}" "http://{{.Addr}}/v1/limits?model=weir-demo"; echo
+
+Stop with Ctrl-C.
+`
+
+// Run serves the demo until the process is told to stop.
+func (c *demoCommand) Run(out io.Writer) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	level := slog.LevelWarn
+	if c.Debug {
+		level = slog.LevelDebug
+	}
+	return c.run(ctx, out, newLogger(level))
+}
+
+func (c *demoCommand) run(ctx context.Context, out io.Writer, logger *slog.Logger) error {
+	dir := c.DataDir
+	if dir == "" {
+		temporary, err := os.MkdirTemp("", "weir-demo-")
+		if err != nil {
+			return fmt.Errorf("demo: %w", err)
+		}
+		defer os.RemoveAll(temporary)
+		dir = temporary
+	}
+	model, err := provider.New(provider.Config{Script: "tokens=24;gap=15ms"})
+	if err != nil {
+		return err
+	}
+	upstream, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	defer upstream.Close()
+	d, err := c.files(dir, "http://"+upstream.Addr().String())
+	if err != nil {
+		return err
+	}
+	cfg, _, err := config.Load(filepath.Join(dir, "weir.yaml"), func(string) string { return "" })
+	if err != nil {
+		return err
+	}
+	n := &node{config: cfg, roles: allRoles, logger: logger, forward: []string{provider.ScriptHeader}}
+	defer n.close()
+	if err := n.start(ctx); err != nil {
+		return err
+	}
+	d.Addr = n.gateway.Addr().String()
+	var group errgroup.Group
+	serving, stop := context.WithCancel(ctx)
+	answering, end := context.WithCancel(context.WithoutCancel(ctx)) // the model outlives the requests that the gateway drains
+	group.Go(func() error {
+		defer stop()
+		return model.Run(answering, upstream)
+	})
+	group.Go(func() error {
+		defer end()
+		return n.run(serving)
+	})
+	group.Go(func() error {
+		if err := n.waitReady(serving); err != nil {
+			return nil //nolint:nilerr // the other two say why
+		}
+		return template.Must(template.New("").Parse(demoText)).Execute(out, d)
+	})
+	return group.Wait()
+}
+
+// files writes the demo's configuration.
+func (c *demoCommand) files(dir, upstream string) (*demo, error) {
+	d := &demo{Addr: c.Listen, Upstream: upstream, Dir: dir}
+	for _, k := range []struct{ key, hash, preview *string }{{&d.Key, &d.Hash, &d.Preview}, {&d.Tight, &d.TightHash, &d.TightP}} {
+		key, err := newKey()
+		if err != nil {
+			return nil, err
+		}
+		hash := authority.HashKey(key)
+		*k.key, *k.hash, *k.preview = key, hex.EncodeToString(hash[:]), preview(key)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "policies"), 0o700); err != nil {
+		return nil, fmt.Errorf("demo: %w", err)
+	}
+	for name, text := range map[string]string{"weir.yaml": demoConfig, "auth.yaml": demoAuth, "policies/weir-demo.yaml": demoPolicy} {
+		file, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("demo: %w", err)
+		}
+		err = errors.Join(template.Must(template.New("").Parse(text)).Execute(file, d), file.Close())
+		if err != nil {
+			return nil, fmt.Errorf("demo: write %s: %w", name, err)
+		}
+	}
+	return d, nil
+}

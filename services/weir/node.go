@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/events/journal"
+	"github.com/weirhq/weir/events/journal/access"
+	"github.com/weirhq/weir/events/journal/embedded"
+	"github.com/weirhq/weir/gateway/estimate"
+	"github.com/weirhq/weir/projections/kv"
+	"github.com/weirhq/weir/projections/projector"
+	"github.com/weirhq/weir/services/config"
+	"github.com/weirhq/weir/services/gateway"
+)
+
+// The roles of a process.
+const (
+	roleGateway   = "gateway"
+	roleProjector = "projector"
+	roleAuditor   = "auditor"
+	roleBroker    = "broker"
+)
+
+var allRoles = []string{roleBroker, roleProjector, roleAuditor, roleGateway}
+
+// diskShare is how much of the disk the log may fill, in percent: beyond it the log takes no more, and nothing is forgotten.
+const diskShare = 80
+
+// openWithin bounds how long a process waits for the log when it starts.
+const openWithin = 30 * time.Second
+
+// node is one process with its roles.
+type node struct {
+	config  *config.Config
+	roles   []string
+	logger  *slog.Logger
+	forward []string // client headers that go upstream
+
+	name      string
+	registry  *prometheus.Registry
+	broker    *embedded.Broker
+	conn      *nats.Conn
+	log       *journal.Log
+	projector *projector.Projector
+	view      *kv.View
+	gateway   *gateway.Gateway
+}
+
+func (n *node) has(role string) bool { return slices.Contains(n.roles, role) }
+
+// parseRoles reads a list of roles.
+func parseRoles(text string) ([]string, error) {
+	if text == "" {
+		return allRoles, nil
+	}
+	var roles []string
+	for _, r := range strings.Split(text, ",") {
+		r = strings.TrimSpace(r)
+		if !slices.Contains(allRoles, r) {
+			return nil, fmt.Errorf("roles: %q is none of %s", r, strings.Join(allRoles, ", "))
+		}
+		roles = append(roles, r)
+	}
+	return roles, nil
+}
+
+// start opens the log and makes every role. Close undoes it.
+func (n *node) start(ctx context.Context) (err error) {
+	if n.name, err = access.NewName(n.config.Name); err != nil {
+		return err
+	}
+	n.registry = prometheus.NewRegistry()
+	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	opening, cancel := context.WithTimeout(ctx, openWithin)
+	defer cancel()
+	if err := n.connect(opening); err != nil {
+		return err
+	}
+	keeper := n.has(roleProjector) || n.has(roleBroker)
+	if n.log, err = journal.Open(opening, n.conn, journal.Config{Create: keeper, Replicas: n.config.Log.Replicas, MaxAge: n.config.Log.MaxAge, MaxBytes: n.maxBytes()}); err != nil {
+		return err
+	}
+	n.view = kv.NewView(time.Now)
+	if n.has(roleProjector) {
+		n.projector, err = projector.New(projector.Config{Log: n.log, Conn: n.conn, Name: n.name, DataDir: n.config.DataDir, View: n.view,
+			Replicas: n.config.Log.Replicas, Logger: n.logger})
+		if err != nil {
+			return err
+		}
+		registerProjector(n.registry, n.projector)
+	}
+	if n.has(roleGateway) {
+		n.gateway, err = gateway.New(opening, gateway.Config{Config: n.config, Name: events.Gateway(n.name), Log: n.log, Conn: n.conn, Projector: n.projector,
+			View: n.view, Generations: noGenerations{}, Ratio: func(string) estimate.Ratio { return estimate.FirstRatio },
+			Metrics: promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{}), Registry: n.registry, Logger: n.logger, Forward: n.forward})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// connect joins the log, which is in this process unless the configuration names another.
+func (n *node) connect(ctx context.Context) (err error) {
+	roles := n.identity()
+	if n.config.Log.URL != "" {
+		if n.config.Log.Credentials == "" {
+			return errors.New("log.credentials: must name the file with this process's secret, as log.url is set")
+		}
+		secret, err := access.ReadSecret(n.config.Log.Credentials)
+		if err != nil {
+			return err
+		}
+		if n.name, err = access.NewName(secret.Name); err != nil {
+			return err
+		}
+		id := access.Identity{Name: n.name, Roles: roles}
+		n.conn, err = nats.Connect(n.config.Log.URL, append(journal.Options(n.name), secret.Options(id)...)...)
+		if err != nil {
+			return fmt.Errorf("join the log at %s: %w", n.config.Log.URL, err)
+		}
+		return nil
+	}
+	if !n.has(roleBroker) {
+		return errors.New("log.url: must be set where the role broker is not: the log is in another process")
+	}
+	cfg := embedded.Config{DataDir: n.config.DataDir, MaxStore: math.MaxInt64, // the log's own bound is below the disk's
+		Listen: n.config.Log.Listen, SyncInterval: n.config.Log.Sync, SyncAlways: n.config.Log.SyncAlways, Log: n.logger}
+	if n.config.Log.Credentials != "" {
+		if cfg.Credentials, err = access.ReadCredentials(n.config.Log.Credentials); err != nil {
+			return err
+		}
+	}
+	if n.broker, err = embedded.Start(ctx, cfg); err != nil {
+		return err
+	}
+	n.conn, err = n.broker.Connect(access.Identity{Name: n.name, Roles: []access.Role{access.System}}, journal.Options(n.name)...)
+	return err
+}
+
+// identity is what the process may do at another's log.
+func (n *node) identity() (roles []access.Role) {
+	for role, may := range map[string]access.Role{roleGateway: access.Gateway, roleProjector: access.Projector, roleAuditor: access.Auditor} {
+		if n.has(role) {
+			roles = append(roles, may)
+		}
+	}
+	slices.Sort(roles)
+	return roles
+}
+
+// maxBytes is how much the embedded log may hold: a share of what the disk has for it, what it holds already included.
+func (n *node) maxBytes() int64 {
+	if n.broker == nil {
+		return 0
+	}
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(n.config.DataDir, &disk); err != nil {
+		return 0
+	}
+	held := int64(0)
+	_ = filepath.WalkDir(n.config.DataDir, func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			if info, err := d.Info(); err == nil {
+				held += info.Size()
+			}
+		}
+		return nil // a file that has just gone holds nothing
+	})
+	return (int64(disk.Bavail)*disk.Bsize + held) / 100 * diskShare
+}
+
+// run runs every role until ctx ends or one fails. Gateways end first: what they owe goes to the log that the others keep up.
+func (n *node) run(ctx context.Context) error {
+	keep, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	front, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var back errgroup.Group
+	role := func(run func(context.Context) error) {
+		back.Go(func() error {
+			defer cancel() // without it the gateways have nothing to serve
+			return run(keep)
+		})
+	}
+	if n.projector != nil {
+		role(n.projector.Run)
+	}
+	var err error
+	if n.gateway != nil {
+		err = n.gateway.Run(front)
+	} else {
+		<-front.Done()
+	}
+	stop()
+	return errors.Join(err, back.Wait())
+}
+
+// close gives everything back.
+func (n *node) close() {
+	if n.conn != nil {
+		n.conn.Close()
+	}
+	if n.broker != nil {
+		n.broker.Shutdown()
+	}
+}
+
+// noGenerations is a gateway without an audit.
+type noGenerations struct{}
+
+func (noGenerations) Generation(context.Context, events.Org, events.RequestID) (json.RawMessage, bool, error) {
+	return nil, false, nil
+}
+
+// newLogger writes what an operator should see.
+func newLogger(level slog.Level) *slog.Logger {
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+}
+
+// waitReady waits until the node admits requests.
+func (n *node) waitReady(ctx context.Context) error {
+	for {
+		if n.projector == nil {
+			return nil
+		}
+		ok, why := n.projector.Answering()
+		if ok {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not ready: %s", why)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
