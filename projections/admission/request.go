@@ -49,29 +49,36 @@ type attempt struct {
 	fixed      bool // dispatched can no longer change, but by a final
 	final      bool
 	last       int64           // highest n folded
-	values     []events.Charge // last value folded for each basis
+	values     []value         // last value folded for each basis
 	kept       []events.Data   // true-ups and releases that came before it was admitted
 	waiter     *waiter
 }
 
-// value gives the last value folded for a basis.
-func (a *attempt) value(basis string) int64 {
-	for i := range a.values {
-		if a.values[i].Basis == basis {
-			return a.values[i].Amount
-		}
-	}
-	return 0
+// value is what a true-up said of a basis.
+type value struct {
+	basis  string
+	amount int64
+	final  bool // said by the final
 }
 
-func (a *attempt) setValue(basis string, amount int64) {
+// value gives the last value folded for a basis.
+func (a *attempt) value(basis string) value {
 	for i := range a.values {
-		if a.values[i].Basis == basis {
-			a.values[i].Amount = amount
+		if a.values[i].basis == basis {
+			return a.values[i]
+		}
+	}
+	return value{}
+}
+
+func (a *attempt) setValue(v value) {
+	for i := range a.values {
+		if a.values[i].basis == v.basis {
+			a.values[i] = v
 			return
 		}
 	}
-	a.values = append(a.values, events.Charge{Basis: basis, Amount: amount})
+	a.values = append(a.values, v)
 }
 
 func (r *request) attempt(number int64) *attempt {

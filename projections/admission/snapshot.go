@@ -122,8 +122,9 @@ func (f *Fold) writeRequest(w *writer, req *request, meters map[*meter]int64, ga
 		w.flag(a.final)
 		w.int(int64(len(a.values)))
 		for _, v := range a.values {
-			w.str(v.Basis)
-			w.int(v.Amount)
+			w.str(v.basis)
+			w.int(v.amount)
+			w.flag(v.final)
 		}
 		w.int(int64(len(a.kept)))
 		for _, d := range a.kept {
@@ -318,8 +319,7 @@ func (f *Fold) readAttempt(r *reader, a *attempt) {
 	a.number, a.state, a.dispatched, a.last = r.int(), attemptState(r.int()), events.Dispatched(r.int()), r.int()
 	a.fixed, a.final = r.flag(), r.flag()
 	for n := r.count(); n > 0; n-- {
-		basis := f.basis(r.str())
-		a.values = append(a.values, events.Charge{Basis: basis, Amount: r.int()})
+		a.values = append(a.values, value{f.basis(r.str()), r.int(), r.flag()})
 	}
 	for n := r.count(); n > 0; n-- {
 		ceType := r.str()

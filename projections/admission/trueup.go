@@ -43,7 +43,7 @@ func (f *Fold) trueUp(req *request, d *events.TrueUp) {
 		f.putBack(req, a)
 	}
 	for i := range d.Charges {
-		a.setValue(f.basis(d.Charges[i].Basis), d.Charges[i].Amount)
+		a.setValue(value{f.basis(d.Charges[i].Basis), d.Charges[i].Amount, d.Final})
 	}
 	if d.Final {
 		a.final, a.fixed, a.dispatched = true, true, events.DispatchedYes
@@ -95,13 +95,14 @@ func (f *Fold) correct(req *request, ch *charge, a *attempt, d *events.TrueUp) {
 
 // worth gives what an attempt's last value comes to for a charge.
 func (ch *charge) worth(a *attempt, onlyFinals bool) int64 {
-	if !onlyFinals {
-		return a.value(ch.basis)
-	}
-	if !a.final {
+	v := a.value(ch.basis)
+	switch {
+	case !onlyFinals:
+		return v.amount
+	case !v.final:
 		return 0
 	}
-	return min(a.value(ch.basis), ch.limit)
+	return min(v.amount, ch.limit)
 }
 
 func names(charges []events.Charge, basis string) bool {
