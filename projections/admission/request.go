@@ -48,9 +48,9 @@ type attempt struct {
 	dispatched events.Dispatched
 	fixed      bool // dispatched can no longer change, but by a final
 	final      bool
-	last       int64           // highest n folded
-	values     []value         // last value folded for each basis
-	kept       []events.Data   // true-ups and releases that came before it was admitted
+	last       int64         // highest n folded
+	values     []value       // last value folded for each basis
+	kept       []events.Data // true-ups and releases that came before it was admitted
 	waiter     *waiter
 }
 
