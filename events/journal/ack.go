@@ -15,13 +15,11 @@ const (
 	codeAccountFull     = 10002 // resource limits exceeded for account
 	codeStorageFull     = 10047 // insufficient storage resources available
 	codeStoreFailed     = 10077 // the store said no; "maximum bytes exceeded" among others
-	codeStreamNotFound  = 10059
 	codeNoMessage       = 10037
 	codeWrongLastMsgID  = 10070
 	codeWrongLastSeq    = 10071
 	codeInProcess       = 10158 // the same id is on its way
 	codeWrongLastSeqOff = 10164 // another append to the subject is on its way
-	codeConsumerExists  = 10148
 )
 
 // apiError is an error as JetStream's API states it.

@@ -131,10 +131,10 @@ func stopped() *time.Timer {
 	return t
 }
 
-// Submit hands an event over. Done is called once, from the publisher's goroutine, so it must not block: with the sequence of the
-// message that holds the event, or with the error after which it is no longer sent. An error of Submit means that the event was not
-// taken: ErrFull, ErrClosed, Full(err) for a reserve while the stream takes no more, or what is wrong with it. Done may be nil. The
-// event's data must not change any more.
+// Submit hands an event over. Done is called once, with the sequence of the message that holds the event, or with the error after
+// which it is no longer sent. It is called from the publisher's goroutine, or from within Submit for an event that cannot be sent: it
+// must not block, and may submit. An error of Submit means that the event was not taken: ErrFull, ErrClosed, Full(err) for a reserve
+// while the stream takes no more, or what is wrong with it. Done may be nil. The event's data must not change any more.
 func (p *Publisher) Submit(ev events.Event, done func(seq uint64, err error)) error {
 	return p.SubmitBy(ev, time.Time{}, done)
 }

@@ -22,6 +22,7 @@ const (
 func (t *Tap) abandon() {
 	if t.consumer != "" {
 		t.forget(t.consumer)
+		t.repairs++
 	}
 	t.consumer, t.checked = "", false
 	t.epoch++

@@ -78,6 +78,7 @@ type Tap struct {
 	epoch     uint64
 	remaining int // messages that pulls still ask for
 	failures  int
+	repairs   uint64
 	odd       time.Time // since when the stream looks replaced
 }
 
@@ -115,10 +116,12 @@ func (t *Tap) Close() {
 	if t.stop != nil && t.stop() {
 		t.unsubscribe()
 	}
-	if t.consumer != "" {
-		t.forget(t.consumer)
-		t.consumer = ""
+	for _, name := range []string{t.consumer, t.wanted} {
+		if name != "" {
+			t.forget(name)
+		}
 	}
+	t.consumer, t.wanted = "", ""
 }
 
 func (t *Tap) unsubscribe() {
@@ -137,6 +140,9 @@ func (t *Tap) Created() time.Time { return t.created }
 
 // Pending gives how many messages the log held beyond the last one, as far as the consumer said.
 func (t *Tap) Pending() uint64 { return t.pending }
+
+// Repairs gives how often the consumer was given up.
+func (t *Tap) Repairs() uint64 { return t.repairs }
 
 // Next waits for the next messages and gives their records: whole messages, in order, without a gap. The slice is reused by the next
 // call; what the records point to is not. The error is ctx's, *Lost, *Replaced, or says that the connection has been closed; a log

@@ -222,6 +222,33 @@ func TestTapReadsWhatAConnectionLost(t *testing.T) {
 	contiguous(t, all, 1)
 }
 
+// TestTapFillsGaps loses whole messages of a connection that lives on: the next message, or the consumer's heartbeat, shows the gap.
+func TestTapFillsGaps(t *testing.T) {
+	b := startBroker(t)
+	l := openLog(t, b.connect())
+	p := startPublisher(t, l, journal.PublisherConfig{Gateway: gateway})
+	way := startRelay(t, b.Addr().String())
+	nc := dial(t, way.url())
+	tap := openLog(t, nc).Tap(t.Context(), journal.TapConfig{})
+	defer tap.Close()
+	write(t, p, 10)
+	all := follow(t, tap, 10)
+	for _, then := range []int{1, 0} {
+		write(t, p, 1)
+		all = append(all, follow(t, tap, 1)...)
+		way.deaf.Store(true)
+		write(t, p, 3)
+		time.Sleep(50 * time.Millisecond) // they are delivered, and lost
+		way.deaf.Store(false)
+		write(t, p, then)
+		all = append(all, follow(t, tap, 3+then)...)
+	}
+	contiguous(t, all, 1)
+	if n := nc.Stats().Reconnects; n != 0 {
+		t.Errorf("the connection was made %d times again", n)
+	}
+}
+
 func TestTapReadsFarBehind(t *testing.T) {
 	b := startBroker(t)
 	l := openLog(t, b.connect())
