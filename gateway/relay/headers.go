@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"mime"
 	"net/http"
 	"strconv"
 	"strings"
@@ -105,11 +104,8 @@ func isStream(h http.Header, asked bool) bool {
 	if len(v) == 0 {
 		return asked
 	}
-	t, _, err := mime.ParseMediaType(v[0])
-	if err != nil {
-		return strings.HasPrefix(v[0], "text/event-stream")
-	}
-	return t == "text/event-stream"
+	const stream = "text/event-stream"
+	return len(v[0]) >= len(stream) && strings.EqualFold(v[0][:len(stream)], stream)
 }
 
 // RetryAfter reads how long an answer asks to wait: retry-after-ms, or retry-after in seconds or as a date. It is 0 when

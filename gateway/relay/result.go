@@ -56,8 +56,8 @@ type Result struct {
 	Status int
 	// Dispatched is no only if proven: no connection was made for the call (lookup, connect or TLS handshake failed or was
 	// not finished), or the connection failed, or the call was ended, before one byte of the request was handed to the
-	// operating system. It is yes once any answer came, and unknown otherwise. Over HTTP/2, where connections are shared,
-	// it is unknown as soon as there was a connection and another request may have written to it.
+	// operating system. It is yes once any answer came, and unknown otherwise: also over HTTP/2, whose connections are
+	// shared, as soon as there was a connection.
 	Dispatched events.Dispatched
 	// Started says that something of the answer went to the client: no other attempt can be made.
 	Started bool

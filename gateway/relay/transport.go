@@ -123,8 +123,8 @@ func (t *trace) gotConn(info httptrace.GotConnInfo) {
 
 // dispatched says what is proven about a call that got no answer.
 func (t *trace) dispatched() events.Dispatched {
-	if t.dirty || t.conn != nil && t.conn.written.Load() != t.base {
-		return events.DispatchedUnknown
+	if t.dirty || t.conn != nil && (t.http2 || t.conn.written.Load() != t.base) {
+		return events.DispatchedUnknown // over HTTP/2 the write may even be still to come
 	}
 	return events.DispatchedNo
 }

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net/http"
 	"slices"
@@ -14,6 +15,8 @@ import (
 type Options struct {
 	// Poll is how often each replica is asked for health and pressure. Defaults to 1 s.
 	Poll time.Duration
+	// TLS says whom to trust. Defaults to the system's roots.
+	TLS *tls.Config
 	// Now is the clock that signals age by. Required.
 	Now func() time.Time
 }
@@ -51,7 +54,8 @@ func New(c Config, o Options) (*Set, error) {
 		o.Poll = DefaultPoll
 	}
 	s := &Set{poll: o.Poll, now: o.Now, changed: make(chan struct{}, 1), ready: make(chan struct{}), client: &http.Transport{
-		MaxIdleConnsPerHost: 1, IdleConnTimeout: 2*o.Poll + time.Second, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10}}
+		MaxIdleConnsPerHost: 1, IdleConnTimeout: 2*o.Poll + time.Second, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10,
+		TLSClientConfig: o.TLS.Clone()}}
 	s.table.Store(&table{})
 	return s, s.Update(c)
 }
