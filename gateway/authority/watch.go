@@ -3,6 +3,7 @@ package authority
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/weirhq/weir/events"
 )
 
 // settle is how long files must be quiet before they are read again: editors and mounts change them in several steps.
@@ -103,6 +106,15 @@ func (w *Watcher) Reload() error {
 		w.report(w.Last())
 	}
 	return err
+}
+
+// SetFences puts the versions of the orgs' dynamic authority into the snapshot in use and into all later ones.
+func (w *Watcher) SetFences(fences map[events.Org]int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.current.Load().WithFences(maps.Clone(fences))
+	w.current.Store(s)
+	w.last.Snapshot = s
 }
 
 func (w *Watcher) read() error {

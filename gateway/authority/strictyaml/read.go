@@ -287,7 +287,7 @@ func (n Node) Str(otherwise string) string {
 	return otherwise
 }
 
-// OneOf reads one of some words.
+// OneOf reads one of some words. A first word of "" allows an empty text.
 func (n Node) OneOf(otherwise string, words ...string) string {
 	text, ok := n.Text()
 	if !ok {
@@ -298,7 +298,7 @@ func (n Node) OneOf(otherwise string, words ...string) string {
 			return text
 		}
 	}
-	n.Wrong("must be one of " + strings.Join(words, ", "))
+	n.Wrong("must be one of " + strings.TrimPrefix(strings.Join(words, ", "), ", "))
 	return otherwise
 }
 
