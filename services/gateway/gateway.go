@@ -92,7 +92,11 @@ func New(ctx context.Context, c Config) (*Gateway, error) {
 	if g.set, err = upstream.New(upstreams(g.authority.Current()), upstream.Options{Now: time.Now}); err != nil {
 		return nil, err
 	}
-	if g.publisher, err = c.Log.Publisher(ctx, journal.PublisherConfig{Gateway: c.Name, Now: time.Now}); err != nil {
+	publisher := journal.PublisherConfig{Gateway: c.Name, Now: time.Now}
+	if c.Projector == nil { // then the log is another's, and may not be read from here
+		publisher.Find = journal.Ask(c.Conn, access.SubjectFind)
+	}
+	if g.publisher, err = c.Log.Publisher(ctx, publisher); err != nil {
 		return nil, err
 	}
 	g.book = reservation.NewBook(reservation.Config{Gateway: c.Name, Epoch: 1, Publisher: g.publisher, Projector: g.questions(), Now: time.Now, MaybeAppended: journal.MaybeAppended})

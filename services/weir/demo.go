@@ -26,6 +26,9 @@ type demoCommand struct {
 	Listen  string `default:"127.0.0.1:8080" help:"Host and port to serve."`
 	DataDir string `help:"Where to keep the log; a temporary directory, removed at the end, if not given."`
 	Debug   bool   `help:"Log more."`
+
+	Script string `default:"tokens=24;gap=15ms" hidden:"" help:"What the model does."`
+	Free   bool   `hidden:"" help:"Limits far above any load, for measuring."`
 }
 
 // demo is what the files and the printed requests are made of.
@@ -33,6 +36,7 @@ type demo struct {
 	Addr, Upstream, Dir      string
 	Key, Hash, Preview       string
 	Tight, TightHash, TightP string
+	Free                     bool
 }
 
 const demoConfig = `# Made by weir demo. weir serve --config FILE runs the same.
@@ -41,7 +45,11 @@ data_dir: {{.Dir}}
 auth: {{.Dir}}/auth.yaml
 policies: {{.Dir}}/policies
 orgs:
+{{- if .Free}}
+  demo: {limits: {rpm: 1000000, tpm: 1000000000, concurrency: 10000}}
+{{- else}}
   demo: {limits: {rpm: 600, tpm: 2000000, concurrency: 32}}
+{{- end}}
   tight: {limits: {rpm: 2}}
 models:
   - id: weir-demo
@@ -57,6 +65,9 @@ const demoAuth = `api:
     - key_hash: "{{.Hash}}"
       key_preview: "{{.Preview}}"
       metadata: {name: "demo key", owner: demo}
+{{- if .Free}}
+      limits: {rpm: 1000000, tpm: 1000000000, concurrency: 10000}
+{{- end}}
     - key_hash: "{{.TightHash}}"
       key_preview: "{{.TightP}}"
       metadata: {name: "key of an org with 2 requests a minute", owner: tight}
@@ -64,13 +75,14 @@ const demoAuth = `api:
 
 const demoPolicy = `models: [weir-demo]
 max_input_tokens: 100000
-admit_budget_tokens: 200000
-max_inflight: 16
+admit_budget_tokens: {{if .Free}}1000000000{{else}}200000{{end}}
+max_inflight: {{if .Free}}10000{{else}}16{{end}}
 routing_policy: {strategy: least-loaded}
 `
 
 const demoText = `
 Weir is running at http://{{.Addr}}
+The model is at {{.Upstream}}
 WEIR_API_KEY={{.Key}}
 WEIR_TIGHT_KEY={{.Tight}}
 
@@ -131,7 +143,7 @@ func (c *demoCommand) run(ctx context.Context, out io.Writer, logger *slog.Logge
 		defer os.RemoveAll(temporary)
 		dir = temporary
 	}
-	model, err := provider.New(provider.Config{Script: "tokens=24;gap=15ms"})
+	model, err := provider.New(provider.Config{Script: c.Script})
 	if err != nil {
 		return err
 	}
@@ -176,7 +188,7 @@ func (c *demoCommand) run(ctx context.Context, out io.Writer, logger *slog.Logge
 
 // files writes the demo's configuration.
 func (c *demoCommand) files(dir, upstream string) (*demo, error) {
-	d := &demo{Addr: c.Listen, Upstream: upstream, Dir: dir}
+	d := &demo{Addr: c.Listen, Upstream: upstream, Dir: dir, Free: c.Free}
 	for _, k := range []struct{ key, hash, preview *string }{{&d.Key, &d.Hash, &d.Preview}, {&d.Tight, &d.TightHash, &d.TightP}} {
 		key, err := newKey()
 		if err != nil {

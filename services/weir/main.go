@@ -21,6 +21,7 @@ type cli struct {
 	Serve  serveCommand  `cmd:"" help:"Serve."`
 	Check  checkCommand  `cmd:"" help:"Validate configuration, keys and policies, and say what is wrong where."`
 	Keygen keygenCommand `cmd:"" help:"Make an inference key and its entry for auth.yaml."`
+	Bench  benchCommand  `cmd:"" help:"Send load to a gateway and measure it, or measure what Weir adds on this machine."`
 	Replay replayCommand `cmd:"" help:"Fold a recorded log and print every verdict."`
 }
 

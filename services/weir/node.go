@@ -204,6 +204,7 @@ func (n *node) run(ctx context.Context) error {
 	}
 	if n.projector != nil {
 		role(n.projector.Run)
+		role(func(ctx context.Context) error { return n.log.Answer(ctx, access.SubjectFind) })
 	}
 	var err error
 	if n.gateway != nil {
