@@ -8,6 +8,7 @@ import (
 	"math/bits"
 
 	"github.com/weirhq/weir/gateway/wire"
+	"github.com/weirhq/weir/projections/estimator"
 )
 
 const (
@@ -25,19 +26,13 @@ const (
 	BytesPerToken = 4
 )
 
-// Ratio is tokens per byte of prompt text, in millionths.
-type Ratio int64
+// Ratio is tokens per byte of prompt text, in millionths, as learned from the log.
+type Ratio = estimator.Ratio
 
-const (
-	// FirstRatio is where every model starts: one token for 3.2 bytes.
-	FirstRatio Ratio = 312_500
-	// MinRatio and MaxRatio bound what can be learned.
-	MinRatio Ratio = 50_000
-	MaxRatio Ratio = 1_000_000
+// FirstRatio is where every model starts.
+const FirstRatio = estimator.FirstRatio
 
-	unit   = 1_000_000
-	weight = 5 // a new observation weighs one fifth
-)
+const unit = 1_000_000
 
 // Learned estimates the input tokens of a text: bytes × ratio, rounded up, but at least MessageTokens for each message.
 func Learned(ratio Ratio, textBytes, messages int64) int64 {
@@ -48,23 +43,6 @@ func Learned(ratio Ratio, textBytes, messages int64) int64 {
 	}
 	return max(tokens, Multiply(MessageTokens, max(messages, 0)))
 }
-
-// Observe returns the ratio after one exact input count for a text, rounded down. An observation that says nothing
-// (no bytes or no tokens) leaves it as it is.
-func Observe(ratio Ratio, textBytes, exactInput int64) Ratio {
-	if textBytes <= 0 || exactInput <= 0 {
-		return ratio
-	}
-	sample := MaxRatio
-	if exactInput < textBytes { // so that the product fits: the ratio is below one
-		hi, lo := bits.Mul64(uint64(exactInput), unit)
-		q, _ := bits.Div64(hi, lo, uint64(textBytes))
-		sample = clamp(Ratio(q))
-	}
-	return clamp((ratio*(weight-1) + sample) / weight)
-}
-
-func clamp(r Ratio) Ratio { return min(max(r, MinRatio), MaxRatio) }
 
 // Reservation is the input estimate in bytes: the body without inline base64, and PartTokens for each image or document.
 func Reservation(bodyBytes, base64Bytes, parts int64) int64 {

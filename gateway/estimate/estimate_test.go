@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirhq/weir/gateway/wire"
+	"github.com/weirhq/weir/projections/estimator"
 )
 
 func TestLearned(t *testing.T) {
@@ -19,43 +20,12 @@ func TestLearned(t *testing.T) {
 		want            int64
 	}{
 		{FirstRatio, 3200, 1, 1000}, {FirstRatio, 100, 1, 32}, {FirstRatio, 0, 3, 12}, {FirstRatio, 1, 1, 4},
-		{FirstRatio, 3201, 0, 1001}, {MaxRatio, 7, 0, 7}, {MaxRatio, math.MaxInt64, math.MaxInt64, MaxTokens},
-		{MinRatio, 100, 2, 8},
+		{FirstRatio, 3201, 0, 1001}, {estimator.MaxRatio, 7, 0, 7}, {estimator.MaxRatio, math.MaxInt64, math.MaxInt64, MaxTokens},
+		{estimator.MinRatio, 100, 2, 8},
 	} {
 		if got := Learned(c.ratio, c.bytes, c.messages); got != c.want {
 			t.Errorf("%d bytes in %d messages at %d: got %d, want %d", c.bytes, c.messages, c.ratio, got, c.want)
 		}
-	}
-}
-
-func TestObserve(t *testing.T) {
-	for _, c := range []struct {
-		ratio        Ratio
-		bytes, exact int64
-		want         Ratio
-	}{
-		{FirstRatio, 1000, 250, 300_000},       // 4/5 × 312500 + 1/5 × 250000
-		{FirstRatio, 10, 1000, 450_000},        // a sample above one token a byte counts as one
-		{FirstRatio, 1_000_000, 1, 260_000},    // and one below the minimum as that
-		{FirstRatio, 0, 100, FirstRatio},       // nothing to learn from
-		{FirstRatio, 100, 0, FirstRatio},       //
-		{MinRatio, math.MaxInt64, 1, MinRatio}, // stays in its bounds
-		{MaxRatio, 1, math.MaxInt64, MaxRatio}, //
-		{MaxRatio, 1 << 50, 1 << 49, 900_000},  // large counts do not overflow
-	} {
-		if got := Observe(c.ratio, c.bytes, c.exact); got != c.want {
-			t.Errorf("%d tokens for %d bytes at %d: got %d, want %d", c.exact, c.bytes, c.ratio, got, c.want)
-		}
-	}
-}
-
-func TestObserveConverges(t *testing.T) {
-	r := FirstRatio
-	for range 50 {
-		r = Observe(r, 10_000, 2_000)
-	}
-	if r < 199_990 || r > 200_010 {
-		t.Errorf("after 50 observations of 0.2 tokens a byte: %d", r)
 	}
 }
 
@@ -151,7 +121,7 @@ func TestOf(t *testing.T) {
 // Whatever the numbers, nothing overflows or turns negative, and the ratio stays in its bounds.
 func TestBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		ratio := Ratio(rapid.Int64Range(int64(MinRatio), int64(MaxRatio)).Draw(t, "ratio"))
+		ratio := Ratio(rapid.Int64Range(int64(estimator.MinRatio), int64(estimator.MaxRatio)).Draw(t, "ratio"))
 		a := rapid.Int64Range(0, math.MaxInt64).Draw(t, "a")
 		b := rapid.Int64Range(0, math.MaxInt64).Draw(t, "b")
 		for name, v := range map[string]int64{"learned": Learned(ratio, a, b), "reservation": Reservation(a, b, a), "add": Add(a, b), "multiply": Multiply(a, b)} {
@@ -159,7 +129,7 @@ func TestBounds(t *testing.T) {
 				t.Fatalf("%s of %d and %d: %d", name, a, b, v)
 			}
 		}
-		if r := Observe(ratio, a, b); r < MinRatio || r > MaxRatio {
+		if r := estimator.Observe(ratio, a, b); r < estimator.MinRatio || r > estimator.MaxRatio {
 			t.Fatalf("ratio %d", r)
 		}
 	})

@@ -43,6 +43,7 @@ type Generations struct {
 	dirty []*held // in the order in which they changed
 	now   int64   // ns: the highest stream time seen
 	began int64   // ns: stream time of the first record
+	log   Instant
 
 	Counts Counts
 }
@@ -57,6 +58,9 @@ type held struct {
 
 // New gives the projection with nothing in memory.
 func New() *Generations { return &Generations{held: map[events.RequestID]*held{}} }
+
+// Of says which log is applied from here on, by when it began, in ns since 1970.
+func (g *Generations) Of(created int64) { g.log = Instant(created) }
 
 // Now is the highest stream time seen, in ns since 1970.
 func (g *Generations) Now() int64 { return g.now }
@@ -183,7 +187,7 @@ func (g *Generations) on(r *events.Record, id events.RequestID, begins bool, cha
 		h = &held{Record: begin(id, r)}
 		g.add(h)
 	}
-	place := Place{r.Seq, r.Index, Instant(r.At)}
+	place := Place{g.log, r.Seq, r.Index, Instant(r.At)}
 	_, several := r.Data.(*events.Verdicts) // one record of the log may tell several things of a request
 	switch {
 	case place.before(h.AsOf), !several && place == h.AsOf:

@@ -88,12 +88,15 @@ type Cost struct {
 
 // Place is a place in the log.
 type Place struct {
+	Log   Instant `json:"log,omitempty"` // when the log began: places in different logs have no order
 	Seq   uint64  `json:"seq"`
 	Index int     `json:"index"`
 	Time  Instant `json:"time"`
 }
 
-func (p Place) before(q Place) bool { return p.Seq < q.Seq || p.Seq == q.Seq && p.Index < q.Index }
+func (p Place) before(q Place) bool {
+	return p.Log == q.Log && (p.Seq < q.Seq || p.Seq == q.Seq && p.Index < q.Index)
+}
 
 // The events of admission.
 const (
