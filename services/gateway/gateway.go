@@ -39,6 +39,12 @@ const (
 	// DrainFor is how long streams may go on when the gateway stops.
 	DrainFor = 30 * time.Second
 
+	// probedWithin is how long a starting gateway waits for the first word from its upstreams.
+	probedWithin = 3 * time.Second
+
+	// drainEvery is how often a stopping gateway looks whether the last request has ended.
+	drainEvery = 10 * time.Millisecond
+
 	// flushFor is how long the last releases may take to reach the log.
 	flushFor = 10 * time.Second
 )
@@ -129,8 +135,14 @@ func newID() events.RequestID { return events.RequestID(uuid.Must(uuid.NewV7()).
 // Addr is the address that the gateway serves.
 func (g *Gateway) Addr() net.Addr { return g.listener.Addr() }
 
+// Handle adds an endpoint under a pattern. It must be called before Run.
+func (g *Gateway) Handle(pattern string, h http.Handler) { g.server.Handle(pattern, h) }
+
 // Reload reads the files of authority again.
 func (g *Gateway) Reload() error { return g.authority.Reload() }
+
+// Handler is what Run serves at Addr.
+func (g *Gateway) Handler() http.Handler { return g.server }
 
 // Book is the gateway's reservations.
 func (g *Gateway) Book() *reservation.Book { return g.book }
@@ -184,6 +196,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 		return errors.Join(err, running.Wait())
 	}
 	defer detach()
+	g.probed(ctx)
 	running.Go(func() error {
 		if err := g.http.Serve(g.listener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve %s: %w", g.listener.Addr(), err)
@@ -203,13 +216,45 @@ func (g *Gateway) Run(ctx context.Context) error {
 	return running.Wait()
 }
 
+// probed waits until every replica was asked once, so that the first requests are not refused for want of a healthy one.
+func (g *Gateway) probed(ctx context.Context) {
+	wait := time.NewTimer(probedWithin)
+	defer wait.Stop()
+	select {
+	case <-g.set.Ready():
+	case <-wait.C:
+	case <-ctx.Done():
+	}
+}
+
+// drained waits until no request is under way, and says whether it came to that in time. Meanwhile new ones are still answered: with a
+// refusal, and /ready tells those who balance load.
+func (g *Gateway) drained() bool {
+	end := time.NewTimer(g.c.DrainFor)
+	defer end.Stop()
+	look := time.NewTicker(drainEvery)
+	defer look.Stop()
+	for g.server.InHand() > 0 {
+		select {
+		case <-look.C:
+		case <-end.C:
+			return false
+		}
+	}
+	return true
+}
+
 // drain ends the requests under way, by themselves if they can.
 func (g *Gateway) drain() {
 	g.server.Drain()
-	within, cancel := context.WithTimeout(context.Background(), g.c.DrainFor)
-	err := g.http.Shutdown(within)
-	cancel()
-	if err != nil {
+	g.http.SetKeepAlivesEnabled(false) // so that clients come back to another gateway
+	ended := g.drained()
+	if ended {
+		within, cancel := context.WithTimeout(context.Background(), flushFor)
+		ended = g.http.Shutdown(within) == nil
+		cancel()
+	}
+	if !ended {
 		g.c.Logger.Warn("streams were cut off after draining", "after", g.c.DrainFor, "requests", g.server.InHand())
 		core.Stop(g.cut)
 		within, cancel := context.WithTimeout(context.Background(), flushFor)

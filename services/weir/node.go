@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"math"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -115,6 +116,7 @@ func (n *node) start(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
+		n.gateway.Handle("GET /status", http.HandlerFunc(n.serveStatus))
 	}
 	return nil
 }

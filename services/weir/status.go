@@ -1,0 +1,204 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"sort"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/weirhq/weir/projections/admission"
+	"github.com/weirhq/weir/projections/projector"
+	"github.com/weirhq/weir/services/config"
+)
+
+// statusWithin bounds the question for a process's status.
+const statusWithin = 5 * time.Second
+
+// processStatus is what a process says of itself.
+type processStatus struct {
+	Name      string           `json:"name"`
+	Version   string           `json:"version"`
+	Roles     []string         `json:"roles"`
+	Gateway   *gatewayStatus   `json:"gateway,omitempty"`
+	Projector *projectorStatus `json:"projector,omitempty"`
+	Log       *logStatus       `json:"log,omitempty"`
+}
+
+type gatewayStatus struct {
+	Address      string `json:"address"`
+	Epoch        int64  `json:"epoch"`
+	Reservations int    `json:"reservations"`
+	Unanswered   int    `json:"unanswered"`
+}
+
+type projectorStatus struct {
+	Ready    bool          `json:"ready"`
+	Why      string        `json:"why,omitempty"`
+	Seq      uint64        `json:"seq"`
+	Behind   uint64        `json:"behind"`
+	LagMS    int64         `json:"lag_ms"`
+	Rules    int64         `json:"rules"`
+	Writer   bool          `json:"writer"`
+	Digest   string        `json:"digest"`
+	Meters   int           `json:"meters"`
+	Requests int           `json:"requests"`
+	Waiting  int           `json:"waiting"`
+	Leases   []leaseStatus `json:"leases"`
+}
+
+type leaseStatus struct {
+	Gateway string    `json:"gateway"`
+	Epoch   int64     `json:"epoch"`
+	Until   time.Time `json:"until"`
+	Lapsed  bool      `json:"lapsed"`
+	Running int       `json:"running"`
+}
+
+type logStatus struct {
+	Created  time.Time `json:"created"`
+	First    uint64    `json:"first"`
+	Last     uint64    `json:"last"`
+	Bytes    uint64    `json:"bytes"`
+	MaxBytes int64     `json:"max_bytes"`
+}
+
+// status asks every role of the process.
+func (n *node) status(ctx context.Context) processStatus {
+	s := processStatus{Name: n.name, Version: version, Roles: n.roles}
+	if n.gateway != nil {
+		book := n.gateway.Book()
+		s.Gateway = &gatewayStatus{Address: n.gateway.Addr().String(), Epoch: book.Epoch(), Reservations: book.Live(), Unanswered: book.Unanswered()}
+	}
+	if n.projector != nil {
+		s.Projector = projectorState(ctx, n.projector)
+	}
+	if info, err := n.log.Info(ctx); err == nil {
+		s.Log = &logStatus{info.Created, info.First, info.Last, info.Bytes, info.MaxBytes}
+	}
+	return s
+}
+
+func projectorState(ctx context.Context, p *projector.Projector) *projectorStatus {
+	stats := p.Stats()
+	out := &projectorStatus{Seq: stats.Seq, Behind: stats.Behind, LagMS: stats.Lag.Milliseconds(), Rules: stats.Rules, Writer: stats.Writer,
+		Meters: stats.Meters, Requests: stats.Requests, Waiting: stats.Waiting, Leases: []leaseStatus{}}
+	out.Ready, out.Why = p.Ready()
+	type seen struct {
+		digest   uint64
+		gateways []admission.GatewayState
+	}
+	if got, err := projector.Query(ctx, p, func(f *admission.Fold) seen { return seen{f.Digest(), f.Gateways()} }); err == nil {
+		out.Digest = fmt.Sprintf("%016x", got.digest)
+		for _, g := range got.gateways {
+			out.Leases = append(out.Leases, leaseStatus{string(g.Gateway), g.Epoch, time.Unix(0, g.Until).UTC(), g.Lapsed, g.Running})
+		}
+		sort.Slice(out.Leases, func(i, j int) bool { return out.Leases[i].Gateway < out.Leases[j].Gateway })
+	}
+	return out
+}
+
+// serveStatus answers operators: with an admin key, or from this machine where none is configured.
+func (n *node) serveStatus(w http.ResponseWriter, r *http.Request) {
+	if !operator(r, n.config.AdminKeys) {
+		http.Error(w, `{"error":"an admin key is needed"}`, http.StatusUnauthorized)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), statusWithin)
+	defer cancel()
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(n.status(ctx)) // who asked is gone, then
+}
+
+// operator says whether a request carries an admin key; without any configured, whether it comes from this machine.
+func operator(r *http.Request, keys [][32]byte) bool {
+	if len(keys) == 0 {
+		host, _, err := net.SplitHostPort(r.RemoteAddr)
+		return err == nil && net.ParseIP(host).IsLoopback()
+	}
+	_, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	hash := sha256.Sum256([]byte(strings.TrimSpace(token)))
+	found := 0
+	for i := range keys {
+		found |= subtle.ConstantTimeCompare(hash[:], keys[i][:])
+	}
+	return found == 1
+}
+
+// statusCommand asks a running process how it is.
+type statusCommand struct {
+	URL  string `help:"Where a gateway process serves; by default the address in the configuration."`
+	Key  string `env:"WEIR_ADMIN_KEY" help:"Admin key."`
+	JSON bool   `help:"Print JSON."`
+}
+
+// Run prints roles, lag, the log's end and every gateway's lease.
+func (c *statusCommand) Run(cli *cli, out io.Writer) error {
+	if c.URL == "" {
+		cfg, _, err := config.Load(cli.Config, os.Getenv)
+		if err != nil {
+			return err
+		}
+		c.URL = "http://" + cfg.Listen
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), statusWithin)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(c.URL, "/")+"/status", nil)
+	if err != nil {
+		return fmt.Errorf("status: %w", err)
+	}
+	request.Header.Set("Authorization", "Bearer "+c.Key)
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return fmt.Errorf("status: %w", err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("status: %s answered %s: an admin key is needed (WEIR_ADMIN_KEY)", c.URL, answer.Status)
+	}
+	var s processStatus
+	if err := json.NewDecoder(answer.Body).Decode(&s); err != nil {
+		return fmt.Errorf("status: read the answer: %w", err)
+	}
+	if c.JSON {
+		return json.NewEncoder(out).Encode(s)
+	}
+	return s.print(out)
+}
+
+func (s *processStatus) print(out io.Writer) error {
+	t := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	fmt.Fprintf(t, "process\t%s (%s)\nroles\t%s\n", s.Name, s.Version, strings.Join(s.Roles, ", "))
+	if l := s.Log; l != nil {
+		fmt.Fprintf(t, "log\tsequences %d to %d, %d MiB, made %s\n", l.First, l.Last, l.Bytes>>20, l.Created.UTC().Format(time.RFC3339))
+	} else {
+		fmt.Fprintf(t, "log\tout of reach\n")
+	}
+	if g := s.Gateway; g != nil {
+		fmt.Fprintf(t, "gateway\t%s, epoch %d, %d reservations, %d unanswered\n", g.Address, g.Epoch, g.Reservations, g.Unanswered)
+	}
+	if p := s.Projector; p != nil {
+		state := "ready"
+		if !p.Ready {
+			state = "not ready: " + p.Why
+		}
+		fmt.Fprintf(t, "projector\t%s, at %d, %d behind, lag %d ms, rules %d, writer %t\n", state, p.Seq, p.Behind, p.LagMS, p.Rules, p.Writer)
+		fmt.Fprintf(t, "state\t%d meters, %d requests, %d waiting, digest %s\n", p.Meters, p.Requests, p.Waiting, p.Digest)
+		for _, l := range p.Leases {
+			how := "until " + l.Until.Format(time.RFC3339)
+			if l.Lapsed {
+				how = "lapsed"
+			}
+			fmt.Fprintf(t, "lease\t%s, epoch %d, %s, %d running\n", l.Gateway, l.Epoch, how, l.Running)
+		}
+	}
+	return t.Flush()
+}
