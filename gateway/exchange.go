@@ -45,7 +45,11 @@ func (s *Server) serveModel(w http.ResponseWriter, r *http.Request, op wire.Oper
 	x := &exchange{client: c, s: s, op: op}
 	if s.inHand.Add(1) > s.config.MaxInHand || s.closed.Load() {
 		s.inHand.Add(-1)
-		answer := refusal.For(refusal.Overloaded, "the gateway has as many requests in hand as it takes, please retry")
+		why := "the gateway has as many requests in hand as it takes, please retry"
+		if s.closed.Load() {
+			why = "the gateway stops, please retry"
+		}
+		answer := refusal.For(refusal.Overloaded, why)
 		x.refuse(&answer)
 		return
 	}
