@@ -1,0 +1,236 @@
+// Package stack runs the whole product for tests: a broker, a projector, gateways and a scripted upstream, in one process. The first
+// gateway shares the projector's process as in a single-process deployment; further ones join over TCP with a secret of their own.
+package stack
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/events/journal"
+	"github.com/weirhq/weir/events/journal/access"
+	"github.com/weirhq/weir/events/journal/embedded"
+	core "github.com/weirhq/weir/gateway"
+	"github.com/weirhq/weir/gateway/estimate"
+	"github.com/weirhq/weir/projections/kv"
+	"github.com/weirhq/weir/projections/projector"
+	"github.com/weirhq/weir/services/config"
+	"github.com/weirhq/weir/services/gateway"
+	"github.com/weirhq/weir/services/provider"
+)
+
+// readyWithin bounds how long a stack may take to start or to stop, on a machine that has much else to do.
+const readyWithin = 30 * time.Second
+
+// Config says what a stack is made of.
+type Config struct {
+	Settings
+	Script   string            // of the upstream, for requests that bring none. Defaults to an answer at once
+	Gateways int               // Defaults to 1
+	Env      map[string]string // environment variables, for the configuration alone
+	DrainFor time.Duration     // how long a stopping gateway lets streams go on. Defaults to the product's
+}
+
+// Stack is the product, running.
+type Stack struct {
+	Provider  *provider.Server
+	Upstream  string // base URL of the provider
+	Gateways  []*Gateway
+	Log       *journal.Log
+	Projector *projector.Projector
+	Broker    *embedded.Broker
+	Generate  core.Generations // what /v1/generation reads
+
+	config  Config
+	dir     string
+	secret  access.Secret
+	conn    *nats.Conn
+	near    *kv.View        // of the gateway that shares the projector's process
+	keep    context.Context // what gateways need lives until they have ended
+	running sync.WaitGroup
+}
+
+// Gateway is one gateway of a stack.
+type Gateway struct {
+	*gateway.Gateway
+	Name events.Gateway
+	URL  string // http://host:port
+
+	stop context.CancelFunc
+	done chan struct{}
+	err  error
+}
+
+// Stop tells the gateway to stop, and returns at once.
+func (g *Gateway) Stop() { g.stop() }
+
+// Wait waits until it has stopped.
+func (g *Gateway) Wait() error {
+	<-g.done
+	return g.err
+}
+
+// New starts a stack and waits until it admits requests. It stops with the test.
+func New(tb testing.TB, c Config) *Stack {
+	tb.Helper()
+	s := &Stack{config: c, dir: tb.TempDir()}
+	keep, stop := context.WithCancel(context.Background())
+	s.keep = keep
+	tb.Cleanup(func() {
+		s.StopGateways()
+		stop()
+		s.running.Wait()
+		if s.conn != nil {
+			s.conn.Close()
+		}
+		if s.Broker != nil {
+			s.Broker.Shutdown()
+		}
+	})
+	check(tb, s.upstream())
+	check(tb, s.log())
+	for range max(c.Gateways, 1) {
+		s.gateway(tb)
+	}
+	deadline := time.Now().Add(readyWithin)
+	for {
+		ok, why := s.Projector.Answering()
+		if ok {
+			break
+		}
+		if time.Now().After(deadline) {
+			tb.Fatal("the projector does not answer: ", why)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	for _, g := range s.Gateways {
+		Healthy(tb, g.URL)
+	}
+	return s
+}
+
+func check(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Quiet takes what a stack logs.
+func Quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+func (s *Stack) upstream() (err error) {
+	if s.Provider, err = provider.New(provider.Config{Script: s.config.Script, KeepBodies: true}); err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	s.Upstream = "http://" + l.Addr().String()
+	s.running.Go(func() { _ = s.Provider.Run(s.keep, l) })
+	return nil
+}
+
+// log starts the broker and the projector.
+func (s *Stack) log() error {
+	var gate access.Credential
+	var err error
+	if gate, s.secret, err = access.NewCredentials("gw", access.Gateway); err != nil {
+		return err
+	}
+	cfg := embedded.Config{DataDir: filepath.Join(s.dir, "log"), Log: Quiet()}
+	if s.config.Gateways > 1 {
+		cfg.Listen, cfg.Credentials = "127.0.0.1:0", access.Credentials{Identities: []access.Credential{gate}}
+	}
+	ctx, cancel := context.WithTimeout(s.keep, readyWithin)
+	defer cancel()
+	if s.Broker, err = embedded.Start(ctx, cfg); err != nil {
+		return err
+	}
+	name, err := access.NewName("weir")
+	if err != nil {
+		return err
+	}
+	s.conn, err = s.Broker.Connect(access.Identity{Name: name, Roles: []access.Role{access.System}}, journal.Options(name)...)
+	if err != nil {
+		return err
+	}
+	if s.Log, err = journal.Open(ctx, s.conn, journal.Config{Create: true}); err != nil {
+		return err
+	}
+	view := kv.NewView(time.Now)
+	s.Projector, err = projector.New(projector.Config{Log: s.Log, Conn: s.conn, Name: name, DataDir: cfg.DataDir, View: view, Logger: Quiet()})
+	if err != nil {
+		return err
+	}
+	s.Generate = none{}
+	s.running.Go(func() { _ = s.Projector.Run(s.keep) })
+	s.near = view
+	return nil
+}
+
+// gateway starts one more gateway.
+func (s *Stack) gateway(tb testing.TB) {
+	tb.Helper()
+	head := "listen: 127.0.0.1:0\n"
+	cfg, _, err := config.Load(s.config.Write(tb, tb.TempDir(), head, map[string]string{"upstream": s.Upstream}),
+		func(name string) string { return s.config.Env[name] })
+	check(tb, err)
+	name, err := access.NewName("gw")
+	check(tb, err)
+	c := gateway.Config{Config: cfg, Name: events.Gateway(name), Log: s.Log, Conn: s.conn, Projector: s.Projector, View: s.near,
+		Generations: s.Generate, Ratio: func(string) estimate.Ratio { return estimate.FirstRatio }, Registry: prometheus.NewRegistry(), Logger: Quiet(),
+		DrainFor: s.config.DrainFor, Forward: []string{provider.ScriptHeader}}
+	closeConn := func() {}
+	if len(s.Gateways) > 0 {
+		c.Conn, err = nats.Connect(s.Broker.URL(), append(journal.Options(name), s.secret.Options(access.Identity{Name: name, Roles: []access.Role{access.Gateway}})...)...)
+		check(tb, err)
+		closeConn = c.Conn.Close
+		c.Log, err = journal.Open(s.keep, c.Conn, journal.Config{})
+		check(tb, err)
+		c.Projector, c.View = nil, kv.NewView(time.Now)
+	}
+	g := &Gateway{Name: events.Gateway(name), done: make(chan struct{})}
+	g.Gateway, err = gateway.New(s.keep, c)
+	check(tb, err)
+	g.URL = "http://" + g.Addr().String()
+	ctx, stop := context.WithCancel(s.keep)
+	g.stop = stop
+	go func() {
+		defer close(g.done)
+		g.err = g.Run(ctx)
+		closeConn()
+	}()
+	s.Gateways = append(s.Gateways, g)
+}
+
+// StopGateways stops every gateway and waits until what they owe is in the log.
+func (s *Stack) StopGateways() {
+	for _, g := range s.Gateways {
+		g.Stop()
+	}
+	for _, g := range s.Gateways {
+		_ = g.Wait()
+	}
+}
+
+// URL is the first gateway's.
+func (s *Stack) URL() string { return s.Gateways[0].URL }
+
+// none is an audit that holds nothing.
+type none struct{}
+
+func (none) Generation(context.Context, events.Org, events.RequestID) (json.RawMessage, bool, error) {
+	return nil, false, nil
+}
