@@ -113,9 +113,14 @@ func TestExplainSaysWhatTheVerdictSaid(t *testing.T) {
 		var ids []events.RequestID
 		for i := range log {
 			for _, v := range fold.Apply(&log[i]) {
+				if _, again := verdicts[attemptID{v.Request, v.Attempt}]; again {
+					continue // it had been forgotten
+				}
 				v.Used = append([]int64(nil), v.Used...)
 				verdicts[attemptID{v.Request, v.Attempt}] = v
-				ids = append(ids, v.Request)
+				if v.Request != "" { // one that names no request is invalid
+					ids = append(ids, v.Request)
+				}
 			}
 		}
 		if len(ids) == 0 {
