@@ -17,6 +17,7 @@ type streamClock struct {
 	end    uint64    // what it was then or later: records after it were stored after asked
 	next   time.Time // not asked again before
 	asking bool
+	alarm  bool // the clock was found to be off
 
 	current, before int64 // the largest of stream's clock less own seen in this period and the one before, ns
 	since           time.Time

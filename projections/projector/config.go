@@ -23,9 +23,6 @@ type Source interface {
 
 	// Chain is the log's hash chain after the last record that Next gave; zero if it is not kept.
 	Chain() journal.Chain
-
-	// Created is when the log's stream was made, known once Next has returned.
-	Created() time.Time
 }
 
 // View takes what meters show, in the process, as soon as it changes. Put must not block; it keeps the reading's Falls.

@@ -34,18 +34,23 @@ type world struct {
 	conn   *nats.Conn // may do everything
 	log    *journal.Log
 	sender *journal.Publisher
+	secret access.Secret // of a gateway that joins over TCP
 }
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	b, err := embedded.Start(ctx, embedded.Config{DataDir: t.TempDir()})
+	c, secret, err := access.NewCredentials("far", access.Gateway)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := embedded.Start(ctx, embedded.Config{DataDir: t.TempDir(), Listen: "127.0.0.1:0", Credentials: access.Credentials{Identities: []access.Credential{c}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Shutdown)
-	w := &world{t: t, broker: b}
+	w := &world{t: t, broker: b, secret: secret}
 	w.conn = w.connect("admin-abcdefgh", access.System)
 	w.log = openLog(t, w.conn, true)
 	w.sender = w.publisher(gateway)
@@ -58,6 +63,18 @@ func (w *world) connect(name string, roles ...access.Role) *nats.Conn {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	return nc
+}
+
+// join connects over TCP, as a gateway in another account than the log's.
+func (w *world) join(name string) *nats.Conn {
+	w.t.Helper()
+	id := access.Identity{Name: name, Roles: []access.Role{access.Gateway}}
+	nc, err := nats.Connect(w.broker.URL(), append(w.secret.Options(id), journal.Options(name)...)...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(nc.Close)
 	return nc
 }
 

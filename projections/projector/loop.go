@@ -23,7 +23,6 @@ const (
 type batch struct {
 	records []events.Record
 	chain   journal.Chain
-	created time.Time
 	behind  uint64
 }
 
@@ -97,7 +96,7 @@ func (l *loop) read(ctx context.Context) error {
 			return nil
 		}
 		b.records = append(b.records[:0], records...)
-		b.chain, b.created = l.source.Chain(), l.source.Created()
+		b.chain = l.source.Chain()
 		if pending != nil {
 			b.behind = pending.Pending()
 		}
@@ -176,6 +175,8 @@ func (l *loop) take(b *batch) error {
 	l.stats.Records += uint64(len(b.records))
 	l.stats.Batches++
 	l.stats.Behind = b.behind
+	l.stats.Lag = time.Duration(now - l.fold.LastTime())
+	l.stats.ReadAt = l.now
 	l.quietSince = l.now
 	l.caughtUp()
 	l.end(b, give)
@@ -232,20 +233,26 @@ func (l *loop) watch(r *events.Record, now int64) bool {
 }
 
 func (l *loop) clockIsOff(off time.Duration) {
-	why := fmt.Sprintf("the stream's clock is off by at least %s", off)
 	condition := clockOff
 	if max(off, -off) > skewStop {
-		condition, why = clockStop, why+"; admission is stopped until weir recover"
+		condition = clockStop
 	}
-	if l.p.status.get(condition) == "" {
-		l.p.cfg.Logger.Error("projector: " + why)
-		l.p.status.set(condition, why)
+	if l.p.status.get(condition) != "" {
+		return
 	}
+	why := fmt.Sprintf("the stream's clock is off by at least %s", off)
+	if condition == clockStop {
+		why += "; admission is stopped until weir recover"
+	}
+	l.p.cfg.Logger.Error("projector: " + why)
+	l.p.status.set(condition, why)
+	l.clock.alarm = l.clock.alarm || condition == clockOff
 }
 
 // clockMayBeRight takes the alarm back once a record shows that the clock is right.
 func (l *loop) clockMayBeRight(r *events.Record, now int64) {
-	if !l.clock.suspicious(r.At, now) && l.p.status.get(clockOff) != "" {
+	if l.clock.alarm && !l.clock.suspicious(r.At, now) {
+		l.clock.alarm = false
 		l.p.status.set(clockOff, "")
 	}
 }
@@ -349,7 +356,6 @@ func (l *loop) drain() {
 func (l *loop) publishStats() {
 	s := &l.stats
 	s.Seq, s.FoldNow, s.Rules, s.Counts = l.fold.Seq(), l.fold.Now(), l.fold.Rules(), l.fold.Counts
-	s.Lag = time.Duration(l.now.UnixNano() - l.fold.LastTime())
 	s.Offset = time.Duration(max(l.clock.current, l.clock.before))
 	s.Meters, s.Requests, s.Settled, s.Waiting = l.fold.Size()
 	s.Pending = len(l.packs.pending)

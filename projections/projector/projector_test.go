@@ -185,7 +185,7 @@ func (w *world) packs() (all []*events.Verdicts) {
 func (w *world) checkPacks(decided []events.Verdict) {
 	w.t.Helper()
 	next, n := uint64(1), 0
-	f, chain := admission.New(), journal.Chain{}
+	f, chains := admission.New(), w.chains()
 	digests := map[uint64]uint64{}
 	if err := w.log.Read(context.Background(), 1, 0, func(r events.Record) error {
 		f.Apply(&r)
@@ -203,8 +203,11 @@ func (w *world) checkPacks(decided []events.Verdict) {
 		if want := fmt.Sprintf("%016x", digests[d.ToSeq]); d.StateHash != want {
 			w.t.Errorf("at %d: state %s, want %s", d.ToSeq, d.StateHash, want)
 		}
-		if d.Chain != "" && d.Chain != chain.String() {
+		if d.Chain != "" {
 			chained++
+			if want := chains[d.ToSeq].String(); d.Chain != want {
+				w.t.Errorf("at %d: chain %s, want %s", d.ToSeq, d.Chain, want)
+			}
 		}
 		for i := range d.Verdicts {
 			want := decided[n]
@@ -218,6 +221,28 @@ func (w *world) checkPacks(decided []events.Verdict) {
 	if n != len(decided) || chained == 0 {
 		w.t.Errorf("%d verdicts written, %d decided; %d packs with a chain", n, len(decided), chained)
 	}
+}
+
+// chains gives the log's hash chain at each sequence.
+func (w *world) chains() []journal.Chain {
+	w.t.Helper()
+	js, err := jetstream.New(w.conn)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	stream, err := js.Stream(context.Background(), journal.DefaultStream)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	all := make([]journal.Chain, 1, w.last()+1)
+	for seq := uint64(1); seq <= w.last(); seq++ {
+		m, err := stream.GetMsg(context.Background(), seq)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		all = append(all, all[seq-1].Next(seq, m.Subject, m.Header.Get(nats.MsgIdHdr), m.Data))
+	}
+	return all
 }
 
 func TestRestartFromASnapshot(t *testing.T) {
@@ -340,6 +365,39 @@ func TestAsk(t *testing.T) {
 	ready(t, p)
 	if a := ask(projector.Question{Gateway: gateway, Request: id(ev)}); a["outcome"] != "admitted" {
 		t.Errorf("after a restart: %v", a)
+	}
+}
+
+// A gateway of another account gets its verdicts and answers, and no other gateway's.
+func TestGatewayFromAnotherAccount(t *testing.T) {
+	w := newWorld(t)
+	p := w.project("one-aaaaaaaa", nil)
+	ready(t, p)
+	const far = events.Gateway("far-abcdefgh")
+	nc := w.join(string(far))
+	got := listen(t, nc, far)
+	mine, others := reserve(far, claim(rpm, events.Window, 5)), reserve(gateway, claim(rpm, events.Window, 5))
+	submit(t, w.publisher(far), mine)
+	submit(t, w.sender, others)
+	flush(t, w.sender)
+	if v := got.of(t, id(mine)); !v.Admitted {
+		t.Errorf("%+v", v)
+	}
+	folded(t, p, w.last())
+	if a := request(t, nc, access.SubjectAsk, projector.Question{Gateway: far, Request: id(mine)}); a["outcome"] != "admitted" {
+		t.Errorf("its own: %v", a)
+	}
+	for _, q := range []projector.Question{{Gateway: far, Request: id(others)}, {Request: id(mine)}} {
+		if a := request(t, nc, access.SubjectAsk, q); a["unknown"] != true {
+			t.Errorf("%+v: %v", q, a)
+		}
+	}
+	live := request(t, nc, access.SubjectLive, projector.Question{Gateway: far})
+	if ids := live["requests"].([]any); len(ids) != 1 || ids[0] != mine.Subject {
+		t.Errorf("live: %v", live)
+	}
+	if n := len(got.list()); n != 1 {
+		t.Errorf("%d verdicts, want its own", n)
 	}
 }
 

@@ -73,6 +73,7 @@ type Stats struct {
 	Seq     uint64        // the last sequence folded
 	Behind  uint64        // messages that the log held beyond it, as far as its source says
 	Lag     time.Duration // own clock less the time of the last record, when that was folded
+	ReadAt  time.Time     // own clock, when that was; with a writer, more than about a second ago means that the log is out of reach
 	Offset  time.Duration // the stream's clock less its own, as far as is known
 	FoldNow int64         // the fold's time, ns since 1970
 	Rules   int64
