@@ -4,8 +4,10 @@
 package strictyaml
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -87,12 +89,22 @@ func (fs *Faults) Add(f Fault) {
 	}
 }
 
-// Err is the faults as an error, nil when there are none.
+// Err is the faults as an error, file by file in the order of their lines; nil when there are none.
 func (fs Faults) Err() error {
 	if len(fs) == 0 {
 		return nil
 	}
-	return fs
+	place := map[string]int{}
+	for _, f := range fs {
+		if _, seen := place[f.File]; !seen {
+			place[f.File] = len(place)
+		}
+	}
+	sorted := slices.Clone(fs)
+	slices.SortStableFunc(sorted, func(a, b Fault) int {
+		return cmp.Or(cmp.Compare(place[a.File], place[b.File]), cmp.Compare(a.Line, b.Line))
+	})
+	return sorted
 }
 
 // Take adds the faults that err holds; another error becomes a fault of its own.

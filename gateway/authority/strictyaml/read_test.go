@@ -93,19 +93,19 @@ quoted: "5"
 	m.Get("deep").Str("")
 	m.Get("quoted").Int(0, 0, 9)
 	m.End()
-	want := `f.yaml:7: twice: stands twice: a key may stand once
-f.yaml:1: count is many: must be a whole number
+	want := `f.yaml:1: count is many: must be a whole number
 f.yaml:2: wait is soon: must be a duration such as 250ms, 5s or 720h
 f.yaml:3: price is -1: must be a decimal number such as 0.15, not negative
 f.yaml:4: small is 12: must be from 1 to 9
+f.yaml:5: wrod: there is no such field: did you mean word?
+f.yaml:7: twice: stands twice: a key may stand once
 f.yaml:8: url is ftp://x: must be an absolute URL that begins with http:// or https://
 f.yaml:9: mode is maybe: must be one of none, api-key
 f.yaml:10: flag is yes: must be true or false
 f.yaml:11: list is 5: must be a list
 f.yaml:12: deep is a map: must be a single value, not a map
-f.yaml:13: quoted is 5: must be a whole number
-f.yaml:5: wrod: there is no such field: did you mean word?`
-	if got := r.Faults.Error(); got != want {
+f.yaml:13: quoted is 5: must be a whole number`
+	if got := r.Faults.Err().Error(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
