@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/gateway/policy"
 	"github.com/weirhq/weir/gateway/wire"
 	"github.com/weirhq/weir/projections/admission"
@@ -134,19 +135,34 @@ func TestClaimsStandInTheOrderOfTheGates(t *testing.T) {
 	}
 }
 
+// TestMostClaimsFit makes the largest plan there can be: every scope with every limit, a serverless model on mapped replicas, four
+// levels of house pools.
 func TestMostClaimsFit(t *testing.T) {
-	s := world(t)
-	for _, l := range []string{"acme"} {
-		o := s.Orgs[events.Org(l)]
-		o.Billing = "prepaid"
+	all := authority.Limits{RPM: 9, RPS: 9, TPM: 900_000, Concurrency: 9, SpendDay: dollar, SpendMonth: dollar}
+	pools := []authority.DeclaredPool{{ID: "p0", Provider: "own", RPM: 9, TPM: 900_000, Concurrency: 9, HeadroomPercent: 100}}
+	for i := 1; i < authority.MaxPoolDepth; i++ {
+		next := pools[0]
+		next.ID, next.Parent = fmt.Sprintf("p%d", i), fmt.Sprintf("p%d", i-1)
+		pools = append(pools, next)
 	}
-	for _, k := range s.Keys {
-		k.Limits.RPS = 1
+	policies := &authority.Policies{Default: authority.Policy{Serverless: true, AdmitBudgetTokens: 1_000_000, MaxInflight: 9}}
+	s, _, err := authority.Build(&authority.Declared{
+		Platform: all, Pools: pools,
+		Orgs: []authority.DeclaredOrg{{Name: "default", Billing: authority.Prepaid, Limits: all, Daily: 900_000, Models: map[string]authority.Limits{"m": all},
+			Workspaces: map[string]authority.Limits{"w": all}, Principals: map[string]authority.Limits{"p": all}}},
+		Models: []*authority.Model{{ID: "m", Price: &authority.Price{Input: 1, Output: 1}, Local: &authority.Local{Replicas: []string{"http://a"}}}},
+	}, authority.None(), policies)
+	if err != nil {
+		t.Fatal(err)
 	}
-	p := policy.New(input(t, s, "everything", "qwen", ``))
-	if len(p.Claims) > events.MaxClaims {
-		t.Errorf("%d claims: a reserve takes %d", len(p.Claims), events.MaxClaims)
+	k := &authority.Key{ID: "k", Org: "default", Workspace: "w", Principal: "p", Limits: all, Daily: 900_000,
+		Quota: authority.Quota{InputTokensPerMinute: 900_000, OutputTokensPerMinute: 900_000, OccupancyShare: 500_000, PerModel: map[string]authority.ModelQuota{"m": {RequestsPerMinutePerReplica: 9, TokensPerDay: 900_000}}}}
+	p := policy.New(&policy.Input{Snapshot: s, Key: k, Model: s.Models["m"], Request: parse(t, wire.Chat, `{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"x"}]}`),
+		Target: policy.Target{Local: true, Pool: "p3"}, Healthy: 1, Settings: settings})
+	if p.Refusal != nil || len(p.Claims) != events.MaxClaims {
+		t.Errorf("%d claims, %+v: the largest plan has as many as a reserve takes, %d", len(p.Claims), p.Refusal, events.MaxClaims)
 	}
+	folds(t, p)
 }
 
 func TestAFurtherAttemptClaimsItsPoolAlone(t *testing.T) {
