@@ -1,0 +1,280 @@
+package auditor
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/events/eventstest"
+	"github.com/weirhq/weir/events/journal/access"
+	"github.com/weirhq/weir/projections/estimator"
+	"github.com/weirhq/weir/projections/generation"
+)
+
+func id(n int) events.RequestID { return eventstest.RequestID(n) }
+
+func reserve(n int) *events.Reserve {
+	d := eventstest.Reserve(id(n), eventstest.Rate("org/acme/rpm", 600), eventstest.Tokens("org/acme/tpm", 500, 100_000))
+	d.Estimate.TextBytes = 1000
+	return d
+}
+
+func TestARequestFromItsReserveToItsRelease(t *testing.T) {
+	n := newNode(t)
+	n.run(nil)
+	n.admit(reserve(1))
+	n.await(id(1), "in progress", func(rec *generation.Record) bool {
+		return rec.State == generation.InProgress && rec.Attempts[0].Verdict == generation.VerdictAdmitted
+	})
+	n.state(eventstest.Final(id(1), 250, 40, 91_000), eventstest.Release(id(1)))
+	rec := n.await(id(1), "ended", ended)
+	if rec.Outcome != events.Completed || rec.Status != 200 || rec.TotalCost != 91_000 || *rec.TokensPrompt != 250 || *rec.TokensCompletion != 40 || *rec.UsageQuality != "exact" {
+		t.Errorf("the record is %+v", rec)
+	}
+	if settled := *rec.Attempts[0].Claims[1].Settled; settled != 290 {
+		t.Errorf("tpm was settled to %d, want 290", settled)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	n := newNode(t)
+	n.run(nil)
+	n.state(&events.Refused{Request: id(1), Org: eventstest.Org, Gateway: eventstest.Gateway, Key: "k", Model: "m", Gate: "b1", Origin: "gateway_admission",
+		Scope: "model", LimitKind: "input", Status: 400, Code: "input_too_long"})
+	d := reserve(2)
+	seq := n.state(d)
+	n.state(&events.Verdicts{FromSeq: seq, ToSeq: seq, Rules: 1, Verdicts: []events.Verdict{eventstest.Refused(d, seq, time.Now().UnixNano(), 0, 4100)}})
+	refused := func(rec *generation.Record) bool { return rec.Outcome == generation.Refused }
+	if e := n.await(id(1), "refused", refused).AdmissionEvents[0]; e.Gate != "b1" || e.Kind != "input" || e.Status != 400 {
+		t.Errorf("the gateway's refusal is %+v", e)
+	}
+	e := n.await(id(2), "refused", refused).AdmissionEvents[0]
+	if e.Scope != "org" || e.Kind != "rpm" || e.LimitID != "acme" || *e.Limit != 600 || *e.Used != 600 || *e.Requested != 1 || *e.RetryAfterMS != 4100 || e.Status != 429 {
+		t.Errorf("the fold's refusal is %+v", e)
+	}
+}
+
+func TestOnlyItsOrgReadsARecord(t *testing.T) {
+	n := newNode(t)
+	reader := NewReader(n.nc)
+	if _, _, err := reader.Generation(context.Background(), eventstest.Org, id(1)); err == nil || !strings.Contains(err.Error(), "generations") {
+		t.Errorf("without a bucket: %v", err)
+	}
+	n.run(nil)
+	n.admit(reserve(1))
+	n.await(id(1), "there", func(*generation.Record) bool { return true })
+	for _, c := range []struct {
+		org events.Org
+		id  events.RequestID
+	}{{"beta", id(1)}, {"", id(1)}, {eventstest.Org, id(2)}, {eventstest.Org, ""}, {eventstest.Org, "_position"}, {eventstest.Org, ">"}, {eventstest.Org, "a.b c\n"}} {
+		if text, found, err := reader.Generation(context.Background(), c.org, c.id); found || err != nil {
+			t.Errorf("org %q is answered %q: %s, %v", c.org, c.id, text, err)
+		}
+	}
+}
+
+// An auditor that is stopped and started goes on where it was, also with requests whose records it had begun.
+func TestStoppedInTheMiddle(t *testing.T) {
+	n := newNode(t)
+	first := n.run(nil)
+	n.admit(reserve(1))
+	n.await(id(1), "in progress", func(rec *generation.Record) bool { return rec.Attempts[0].Verdict != "" })
+	first.stop()
+	n.state(eventstest.Final(id(1), 250, 40, 91_000), eventstest.Release(id(1)))
+	n.admit(reserve(2))
+	second := n.run(nil)
+	rec := n.await(id(1), "ended", ended)
+	if len(rec.Attempts[0].Claims) != 2 || rec.TotalCost != 91_000 {
+		t.Errorf("the record is %+v", rec)
+	}
+	n.await(id(2), "in progress", func(rec *generation.Record) bool { return rec.State == generation.InProgress })
+	if s := second.Status(); s.Restored != 1 {
+		t.Errorf("%d records were read back, want 1: %+v", s.Restored, s)
+	}
+}
+
+// What is read again after a crash, or stands in the log twice, changes nothing.
+func TestReadAgain(t *testing.T) {
+	n := newNode(t)
+	first := n.run(nil)
+	n.admit(reserve(1))
+	refused := &events.Refused{Request: id(2), Org: eventstest.Org, Gateway: eventstest.Gateway, Gate: "b3", Origin: "gateway_admission", Status: 429, Code: "c"}
+	last := n.state(eventstest.Final(id(1), 250, 40, 91_000), eventstest.Release(id(1)), refused)
+	n.stored(first, last)
+	first.stop()
+	want := map[int]*generation.Record{1: n.record(eventstest.Org, id(1)), 2: n.record(eventstest.Org, id(2))}
+
+	s, err := newStore(n.nc, func(doing string, err error) { t.Error(doing, err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, seq := range []uint64{0, 1, 3} { // positions that a crash may have left
+		info, err := n.log.Info(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.putPosition(context.Background(), position{Seq: seq, Created: info.Created}); err != nil {
+			t.Fatal(err)
+		}
+		again := n.run(nil)
+		n.stored(again, last)
+		again.stop()
+		for k, rec := range want {
+			if diff := cmp.Diff(rec, n.record(eventstest.Org, id(k))); diff != "" {
+				t.Errorf("read again from %d, request %d (- before, + after):\n%s", seq, k, diff)
+			}
+		}
+	}
+
+	again := n.run(nil)
+	n.stored(again, n.state(reserve(1), eventstest.Final(id(1), 999, 999, 1), eventstest.Release(id(1))))
+	rec := n.record(eventstest.Org, id(1))
+	rec.AsOf = want[1].AsOf // alone may move
+	if diff := cmp.Diff(want[1], rec); diff != "" {
+		t.Errorf("the same facts again (- before, + after):\n%s", diff)
+	}
+}
+
+// A final may come long after the release, when the record has left memory.
+func TestLateTrueUp(t *testing.T) {
+	n := newNode(t)
+	first := n.run(nil)
+	n.admit(reserve(1))
+	n.stored(first, n.state(eventstest.Release(id(1))))
+	if rec := n.record(eventstest.Org, id(1)); rec.State != generation.Ended || rec.Cost.Settled {
+		t.Fatalf("after the release: %+v", rec)
+	}
+	first.stop()
+	n.run(nil)
+	n.state(eventstest.Final(id(1), 250, 40, 91_000))
+	rec := n.await(id(1), "settled", func(rec *generation.Record) bool { return rec.Cost.Settled })
+	if rec.TotalCost != 91_000 || rec.Outcome != events.Completed {
+		t.Errorf("the record is %+v", rec)
+	}
+	n.state(&events.Correction{Request: id(1), Revision: 1, CostNano: 50_000, Reason: "refund"})
+	if rec := n.await(id(1), "corrected", func(rec *generation.Record) bool { return rec.Cost.Corrected }); rec.TotalCost != 50_000 {
+		t.Errorf("after the correction: %+v", rec.Cost)
+	}
+}
+
+// Of two auditors one writes; when it stops the other goes on.
+func TestTheLease(t *testing.T) {
+	n := newNode(t)
+	leased := func(name string) func(*Config) { return func(c *Config) { c.Name, c.Alone = name, false } }
+	a := n.run(leased("auditor-a"))
+	n.active(a)
+	n.admit(reserve(1))
+	n.await(id(1), "there", func(*generation.Record) bool { return true })
+	b := n.run(leased("auditor-b"))
+	n.stored(a, n.state(reserve(2)))
+	if b.Status().Active {
+		t.Fatal("both write")
+	}
+	a.stop()
+	n.state(eventstest.Final(id(1), 250, 40, 91_000), eventstest.Release(id(1)))
+	n.await(id(1), "ended", ended)
+	if !b.Status().Active {
+		t.Error("the second does not write")
+	}
+}
+
+func TestWhatIsLearned(t *testing.T) {
+	n := newNode(t)
+	first := n.run(nil)
+	n.admit(reserve(1))
+	n.stored(first, n.state(eventstest.Final(id(1), 250, 40, 0)))
+	if got := first.Ratio(eventstest.Model); got != 300_000 {
+		t.Errorf("the ratio is %d, want 300000", got)
+	}
+	n.stored(first, n.state(reserve(2)))
+	first.stop()
+	second := n.run(nil)
+	n.stored(second, n.state(eventstest.Final(id(2), 250, 40, 0))) // its reserve came before the restart
+	if got := second.Ratio(eventstest.Model); got != 290_000 {
+		t.Errorf("after a restart the ratio is %d, want 290000", got)
+	}
+	ratios := NewRatios(n.connect(access.Gateway))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- ratios.Run(ctx) }()
+	n.until(func() bool { return ratios.Ratio(eventstest.Model) == 290_000 }, func() string { return "a gateway never knew the ratio" })
+	if got := ratios.Ratio("another"); got != estimator.FirstRatio {
+		t.Errorf("the ratio of another model is %d", got)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// With a log that was replaced the audit goes on; what was audited stays.
+func TestTheLogIsReplaced(t *testing.T) {
+	n := newNode(t)
+	a := n.run(nil)
+	for k := range 5 {
+		n.admit(reserve(10 + k))
+	}
+	n.admit(reserve(1))
+	n.stored(a, n.state(eventstest.Final(id(1), 250, 40, 91_000)))
+	if err := n.js.DeleteStream(context.Background(), n.log.Stream()); err != nil {
+		t.Fatal(err)
+	}
+	n.open()
+	n.admit(reserve(2))
+	n.await(id(2), "there", func(*generation.Record) bool { return true })
+	n.state(eventstest.Release(id(1))) // under a lower sequence than what its record tells of
+	if rec := n.await(id(1), "ended", ended); rec.TotalCost != 91_000 {
+		t.Errorf("the record is %+v", rec)
+	}
+}
+
+// An auditor needs no more than its role's permissions, a reader no more than a gateway's.
+func TestPermissions(t *testing.T) {
+	n := newNode(t)
+	nc := n.connect(access.Auditor)
+	n.run(func(c *Config) { c.Conn, c.NoEstimates = nc, true })
+	n.admit(reserve(1))
+	n.state(eventstest.Final(id(1), 250, 40, 91_000), eventstest.Release(id(1)))
+	n.await(id(1), "ended", ended)
+	text, found, err := NewReader(n.connect(access.Gateway)).Generation(context.Background(), eventstest.Org, id(1))
+	if err != nil || !found || !json.Valid(text) {
+		t.Errorf("a gateway reads %s, %t, %v", text, found, err)
+	}
+}
+
+// The bucket holds one value a key, forgets by age, and drops the oldest when it is full instead of refusing.
+func TestTheBucket(t *testing.T) {
+	n := newNode(t)
+	a := n.run(func(c *Config) { c.TTL, c.MaxBytes = time.Hour, 1<<20 })
+	last := uint64(0)
+	for k := range 800 { // about 2 kB each
+		last = n.state(reserve(k))
+	}
+	n.stored(a, last)
+	stream, err := n.js.Stream(context.Background(), "KV_generations")
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := stream.Info(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Config.MaxAge != time.Hour || info.Config.Discard != jetstream.DiscardOld || info.State.Bytes > 1<<20 {
+		t.Errorf("the bucket's stream is %+v with %d bytes", info.Config, info.State.Bytes)
+	}
+	if n.record(eventstest.Org, id(0)) != nil || n.record(eventstest.Org, id(799)) == nil {
+		t.Error("the oldest record should have gone, and the newest be there")
+	}
+	a.stop()
+	n.run(func(c *Config) { c.TTL = 2 * time.Hour })
+	n.until(func() bool {
+		info, err := stream.Info(context.Background())
+		return err == nil && info.Config.MaxAge == 2*time.Hour
+	}, func() string { return "the bucket was not brought to what is asked for" })
+}

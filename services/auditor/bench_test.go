@@ -1,0 +1,52 @@
+package auditor
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/events/eventstest"
+)
+
+// BenchmarkCatchUp reads a log of requests, each a reserve with 8 claims, its verdict, a final and a release, in packs of 16 requests.
+func BenchmarkCatchUp(b *testing.B) {
+	const requests, pack = 10_000, 16
+	n := newNode(b)
+	last := uint64(0)
+	for k := 0; k < requests; k += pack {
+		var evs []events.Event
+		var verdicts []events.Verdict
+		for i := k; i < k+pack; i++ {
+			d := reserve(i)
+			for c := range 6 {
+				d.Claims = append(d.Claims, eventstest.Slot(events.Meter(fmt.Sprintf("org/acme/x%d", c)), 100))
+			}
+			for _, data := range []events.Data{d, eventstest.Final(id(i), 250, 40, 91_000), eventstest.Release(id(i))} {
+				evs = append(evs, eventstest.Event(fmt.Sprint("p", n.ids.Add(1)), data))
+			}
+			verdicts = append(verdicts, eventstest.Admitted(d, last+1, 1_780_000_000_000_000_000))
+		}
+		m := &nats.Msg{Subject: "acct._.pack." + string(eventstest.Gateway), Data: events.AppendPack(nil, evs),
+			Header: nats.Header{"content-type": {"application/cloudevents-batch+json"}, "Nats-Msg-Id": {fmt.Sprint("pack", k)}}}
+		if _, err := n.js.PublishMsg(context.Background(), m); err != nil {
+			b.Fatal(err)
+		}
+		last = n.state(&events.Verdicts{FromSeq: last + 1, ToSeq: last + 1, Rules: 1, Verdicts: verdicts})
+	}
+	b.ResetTimer()
+	for range b.N {
+		b.StopTimer()
+		_ = n.js.DeleteStream(context.Background(), generations) // there is none at first
+		b.StartTimer()
+		a := n.run(nil)
+		n.stored(a, last)
+		a.stop()
+	}
+	b.ReportMetric(float64(requests)*float64(b.N)/b.Elapsed().Seconds(), "requests/s")
+	if n.record(eventstest.Org, id(requests-1)) == nil {
+		b.Error("the last request has no record")
+	}
+}

@@ -1,0 +1,115 @@
+package auditor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/events/journal"
+)
+
+// Source gives the log's records in order and without a gap: a *journal.Tap, or what shares one among several readers. It is used by
+// one goroutine. A source that has a method Close() is closed when the auditor is done with it.
+type Source interface {
+	// Next waits for the next whole messages. The slice may be reused by the next call. The error is ctx's, or says why the log cannot
+	// be read on: *journal.Replaced, *journal.Lost.
+	Next(ctx context.Context) ([]events.Record, error)
+
+	// Created is when the log's stream was made, known once Next has returned.
+	Created() time.Time
+}
+
+// Config is how an auditor runs.
+type Config struct {
+	// Conn is the connection by which records are written and read back. There is no default.
+	Conn *nats.Conn
+
+	// Log is the log. It is not needed if Source is given.
+	Log *journal.Log
+
+	// Name is the process's own, for the lease. There is no default.
+	Name string
+
+	// Source gives the log from a position on. Defaults to a tap of Log.
+	Source func(ctx context.Context, from journal.TapConfig) (Source, error)
+
+	// Alone says that there can be no other auditor, as with a broker in this process that does not listen: no lease is sought. After a
+	// crash a lease takes 3 s to run out. Defaults to false.
+	Alone bool
+
+	// TTL is how long a record is kept after it was last changed. Defaults to 7 days.
+	TTL time.Duration
+
+	// MaxBytes is how much the records may take; beyond it the oldest go. Defaults to 1 GiB.
+	MaxBytes int64
+
+	// Replicas is how many servers hold the buckets. Defaults to 1.
+	Replicas int
+
+	// NoEstimates leaves out the bucket "estimator". Defaults to false.
+	NoEstimates bool
+
+	// Now is the clock; only its differences count. Defaults to time.Now.
+	Now func() time.Time
+
+	// Logger takes warnings. Defaults to none.
+	Logger *slog.Logger
+}
+
+// Defaults of Config.
+const (
+	DefaultTTL      = 7 * 24 * time.Hour
+	DefaultMaxBytes = 1 << 30
+)
+
+func (c Config) withDefaults() Config {
+	if c.Source == nil {
+		log := c.Log
+		c.Source = func(ctx context.Context, from journal.TapConfig) (Source, error) { return log.Tap(ctx, from), nil }
+	}
+	if c.TTL == 0 {
+		c.TTL = DefaultTTL
+	}
+	if c.MaxBytes == 0 {
+		c.MaxBytes = DefaultMaxBytes
+	}
+	if c.Replicas == 0 {
+		c.Replicas = 1
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Validate names every fault of the configuration.
+func (c Config) Validate() error {
+	var faults []error
+	if c.Conn == nil {
+		faults = append(faults, errors.New("conn: is missing"))
+	}
+	if c.Log == nil && c.Source == nil {
+		faults = append(faults, errors.New("log: is missing"))
+	}
+	if c.Name == "" {
+		faults = append(faults, errors.New("name: is missing"))
+	}
+	if c.TTL < 0 {
+		faults = append(faults, fmt.Errorf("ttl %s: is negative", c.TTL))
+	}
+	if c.MaxBytes < 0 {
+		faults = append(faults, fmt.Errorf("max bytes %d: is negative", c.MaxBytes))
+	}
+	if c.Replicas < 0 {
+		faults = append(faults, fmt.Errorf("replicas %d: is negative", c.Replicas))
+	}
+	return errors.Join(faults...)
+}

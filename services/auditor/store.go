@@ -1,0 +1,315 @@
+package auditor
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/events/journal/access"
+	"github.com/weirhq/weir/projections/estimator"
+)
+
+// Bounds of what is under way.
+const (
+	inFlight   = 256             // puts
+	gets       = 32              // reads
+	callFor    = 5 * time.Second // one call of the broker
+	retryPause = 250 * time.Millisecond
+)
+
+// positionKey is the key of the position. No request's key begins with an underscore.
+const positionKey = "_position"
+
+// position is how far the records in the bucket go.
+type position struct {
+	Seq     uint64    `json:"seq"`     // of the last message that they tell of
+	Created time.Time `json:"created"` // when the log was made
+	By      string    `json:"by"`
+}
+
+// store is the buckets.
+type store struct {
+	nc    *nats.Conn
+	js    jetstream.JetStream
+	warn  func(doing string, err error)
+	learn jetstream.KeyValue // nil: what is learned is not kept
+}
+
+func newStore(nc *nats.Conn, warn func(string, error)) (*store, error) {
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(2*inFlight), jetstream.WithPublishAsyncTimeout(callFor))
+	if err != nil {
+		return nil, fmt.Errorf("use JetStream: %w", err)
+	}
+	return &store{nc: nc, js: js, warn: warn}, nil
+}
+
+var generations = access.BucketStream(access.BucketGenerations)
+
+func subjectOf(key string) string { return "$KV." + access.BucketGenerations + "." + key }
+
+// KeyOf is the key of a request's record: its id, or if that cannot be a key or is too long, its SHA-256.
+func KeyOf(id events.RequestID) string {
+	const most = 128
+	valid := len(id) > 0 && len(id) <= most && id[0] != '_'
+	for i := 0; valid && i < len(id); i++ {
+		c := id[i]
+		valid = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'
+	}
+	if valid {
+		return string(id)
+	}
+	sum := sha256.Sum256([]byte(id))
+	return "sha256." + hex.EncodeToString(sum[:])
+}
+
+// make makes the bucket of records, or brings one that is there to what is asked for. It drops the oldest record when it is full, as no
+// bucket does that is made as one: records must never keep the auditor from reading on.
+func (s *store) make(ctx context.Context, cfg Config) error {
+	ctx, cancel := context.WithTimeout(ctx, callFor)
+	defer cancel()
+	want := jetstream.StreamConfig{
+		Name:              generations,
+		Description:       "Weir: one record per request",
+		Subjects:          []string{subjectOf(">")},
+		MaxMsgsPerSubject: 1,
+		MaxBytes:          cfg.MaxBytes,
+		MaxAge:            cfg.TTL,
+		Discard:           jetstream.DiscardOld,
+		Storage:           jetstream.FileStorage,
+		Compression:       jetstream.S2Compression,
+		Replicas:          cfg.Replicas,
+		AllowDirect:       true,
+		AllowRollup:       true, // as buckets have it
+		DenyDelete:        true,
+		Duplicates:        2 * time.Minute,
+	}
+	if cfg.Replicas == 1 {
+		want.PersistMode = jetstream.AsyncPersistMode // what a loss of power takes is read from the log again
+	}
+	if cfg.TTL < want.Duplicates {
+		want.Duplicates = cfg.TTL
+	}
+	_, err := s.js.CreateStream(ctx, want)
+	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+		err = s.adjust(ctx, cfg)
+	}
+	if err != nil {
+		return fmt.Errorf("make the bucket %s: %w", access.BucketGenerations, err)
+	}
+	if cfg.NoEstimates {
+		return nil
+	}
+	s.learn, err = s.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
+		Bucket: access.BucketEstimator, Description: "Weir: learned tokens per byte, by model", MaxBytes: maxEstimates, Replicas: cfg.Replicas,
+	})
+	if err != nil {
+		s.learn, err = s.js.KeyValue(ctx, access.BucketEstimator) // as another role made it
+	}
+	if err != nil {
+		s.warn("make the bucket "+access.BucketEstimator+": what is learned of models is not kept", err)
+	}
+	return nil
+}
+
+const maxEstimates = 16 << 20 // bytes
+
+// adjust brings what an operator may change to what is asked for.
+func (s *store) adjust(ctx context.Context, cfg Config) error {
+	stream, err := s.js.Stream(ctx, generations)
+	if err != nil {
+		return err
+	}
+	have := stream.CachedInfo().Config
+	want := have
+	want.MaxAge, want.MaxBytes, want.Replicas = cfg.TTL, cfg.MaxBytes, cfg.Replicas
+	want.Duplicates = min(2*time.Minute, cfg.TTL)
+	if want.MaxAge == have.MaxAge && want.MaxBytes == have.MaxBytes && want.Replicas == have.Replicas && want.Duplicates == have.Duplicates {
+		return nil
+	}
+	_, err = s.js.UpdateStream(ctx, want)
+	return err
+}
+
+// put is one value for a key.
+type put struct {
+	key  string
+	data []byte
+}
+
+// putAll writes values and returns when all have been acknowledged, or ctx's error. It tries again for as long as it takes.
+func (s *store) putAll(ctx context.Context, puts []put) error {
+	for start := 0; start < len(puts); start += inFlight {
+		left := puts[start:min(start+inFlight, len(puts))]
+		for len(left) > 0 {
+			failed, err := s.putSome(ctx, left)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if left = failed; len(left) == 0 {
+				break
+			}
+			s.warn(fmt.Sprintf("write %d records", len(left)), err)
+			if err := pause(ctx, retryPause); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// putSome writes values at once and gives those that were not acknowledged, with the first reason.
+func (s *store) putSome(ctx context.Context, puts []put) (failed []put, reason error) {
+	futures := make([]jetstream.PubAckFuture, len(puts))
+	for i, p := range puts {
+		var err error
+		if futures[i], err = s.js.PublishAsync(subjectOf(p.key), p.data); err != nil {
+			failed, reason = append(failed, puts[i:]...), err
+			futures = futures[:i]
+			break
+		}
+	}
+	for i, future := range futures {
+		select {
+		case <-future.Ok():
+		case err := <-future.Err():
+			failed = append(failed, puts[i])
+			if reason == nil {
+				reason = err
+			}
+		case <-ctx.Done():
+			return failed, ctx.Err()
+		}
+	}
+	return failed, reason
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// get asks the stream's leader for the value of a key; nil if there is none. A replica may not know yet what was just written.
+func (s *store) get(ctx context.Context, key string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, callFor)
+	defer cancel()
+	request, err := json.Marshal(map[string]string{"last_by_subj": subjectOf(key)})
+	if err != nil {
+		return nil, err
+	}
+	m, err := s.nc.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+generations, request)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", key, err)
+	}
+	var answer struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message *struct {
+			Data string `json:"data"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(m.Data, &answer); err != nil {
+		return nil, fmt.Errorf("read %s: %w", key, err)
+	}
+	switch {
+	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+		return nil, nil
+	case answer.Error != nil:
+		return nil, fmt.Errorf("read %s: %w", key, answer.Error)
+	case answer.Message == nil:
+		return nil, fmt.Errorf("read %s: an answer without a message", key)
+	}
+	return base64.StdEncoding.DecodeString(answer.Message.Data)
+}
+
+// getAll reads the records of requests, those that there are. It tries again for as long as it takes.
+func (s *store) getAll(ctx context.Context, ids []events.RequestID) ([][]byte, error) {
+	texts := make([][]byte, len(ids))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(gets)
+	for i, id := range ids {
+		group.Go(func() (err error) {
+			texts[i], err = s.surely(ctx, KeyOf(id))
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return texts, nil
+}
+
+// surely reads the value of a key, however long the broker is away.
+func (s *store) surely(ctx context.Context, key string) ([]byte, error) {
+	for {
+		text, err := s.get(ctx, key)
+		if err == nil {
+			return text, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		s.warn("read back "+key, err)
+		if err := pause(ctx, retryPause); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// position reads how far the records go; zero if there are none.
+func (s *store) position(ctx context.Context) (position, error) {
+	var p position
+	text, err := s.surely(ctx, positionKey)
+	if err != nil || text == nil {
+		return p, err
+	}
+	if err := json.Unmarshal(text, &p); err != nil {
+		return position{}, fmt.Errorf("read the position of the records: %w", err)
+	}
+	return p, nil
+}
+
+func (s *store) putPosition(ctx context.Context, p position) error {
+	text, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	return s.putAll(ctx, []put{{positionKey, text}})
+}
+
+// learned reads what has been learned of models.
+func (s *store) learned(ctx context.Context) ([]estimator.Learned, error) {
+	if s.learn == nil {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callFor)
+	defer cancel()
+	return allLearned(ctx, s.learn)
+}
+
+// putLearned keeps what has been learned. What cannot be kept is learned anew after a restart.
+func (s *store) putLearned(ctx context.Context, all []estimator.Learned) {
+	if s.learn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, callFor)
+	defer cancel()
+	for i := range all {
+		if _, err := s.learn.Put(ctx, estimator.Key(all[i].Model), all[i].Encode()); err != nil {
+			s.warn("keep what is learned of "+all[i].Model, err)
+			return
+		}
+	}
+}
