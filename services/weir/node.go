@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -29,6 +28,7 @@ import (
 	"github.com/weirhq/weir/gateway/estimate"
 	"github.com/weirhq/weir/projections/kv"
 	"github.com/weirhq/weir/projections/projector"
+	"github.com/weirhq/weir/services/auditor"
 	"github.com/weirhq/weir/services/config"
 	"github.com/weirhq/weir/services/gateway"
 )
@@ -61,7 +61,10 @@ type node struct {
 	broker    *embedded.Broker
 	conn      *nats.Conn
 	log       *journal.Log
+	feed      *journal.Feed
 	projector *projector.Projector
+	auditor   *auditor.Auditor
+	ratios    *auditor.Ratios // where no auditor learns in this process
 	view      *kv.View
 	gateway   *gateway.Gateway
 }
@@ -101,17 +104,13 @@ func (n *node) start(ctx context.Context) (err error) {
 		return err
 	}
 	n.view = kv.NewView(time.Now)
-	if n.has(roleProjector) {
-		n.projector, err = projector.New(projector.Config{Log: n.log, Conn: n.conn, Name: n.name, DataDir: n.config.DataDir, View: n.view,
-			Replicas: n.config.Log.Replicas, Logger: n.logger})
-		if err != nil {
-			return err
-		}
-		registerProjector(n.registry, n.projector)
+	n.feed = journal.NewFeed(n.log)
+	if err := n.project(); err != nil {
+		return err
 	}
 	if n.has(roleGateway) {
 		n.gateway, err = gateway.New(opening, gateway.Config{Config: n.config, Name: events.Gateway(n.name), Log: n.log, Conn: n.conn, Projector: n.projector,
-			View: n.view, Generations: noGenerations{}, Ratio: func(string) estimate.Ratio { return estimate.FirstRatio },
+			View: n.view, Generations: auditor.NewReader(n.conn), Ratio: n.ratio(),
 			Metrics: promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{}), Registry: n.registry, Logger: n.logger, Forward: n.forward})
 		if err != nil {
 			return err
@@ -119,6 +118,43 @@ func (n *node) start(ctx context.Context) (err error) {
 		n.gateway.Handle("GET /status", http.HandlerFunc(n.serveStatus))
 	}
 	return nil
+}
+
+// project makes the roles that fold the log. In one process they share one reading of it.
+func (n *node) project() (err error) {
+	if n.has(roleProjector) {
+		n.projector, err = projector.New(projector.Config{Log: n.log, Conn: n.conn, Name: n.name, DataDir: n.config.DataDir, View: n.view,
+			Source: func(ctx context.Context, from journal.TapConfig) (projector.Source, error) {
+				return n.feed.Lead(ctx, from), nil
+			},
+			Replicas: n.config.Log.Replicas, Logger: n.logger})
+		if err != nil {
+			return err
+		}
+		registerProjector(n.registry, n.projector)
+	}
+	if n.has(roleAuditor) {
+		cfg := auditor.Config{Conn: n.conn, Log: n.log, Name: n.name, Alone: n.broker != nil && n.config.Log.Listen == "", Replicas: n.config.Log.Replicas, Logger: n.logger}
+		if n.projector != nil {
+			cfg.Source = func(ctx context.Context, from journal.TapConfig) (auditor.Source, error) {
+				return n.feed.Follow(ctx, from), nil
+			}
+		}
+		if n.auditor, err = auditor.New(cfg); err != nil {
+			return err
+		}
+	} else if n.has(roleGateway) {
+		n.ratios = auditor.NewRatios(n.conn)
+	}
+	return nil
+}
+
+// ratio gives where learned tokens per byte come from.
+func (n *node) ratio() func(model string) estimate.Ratio {
+	if n.auditor != nil {
+		return n.auditor.Ratio
+	}
+	return n.ratios.Ratio
 }
 
 // connect joins the log, which is in this process unless the configuration names another.
@@ -208,6 +244,12 @@ func (n *node) run(ctx context.Context) error {
 		role(n.projector.Run)
 		role(func(ctx context.Context) error { return n.log.Answer(ctx, access.SubjectFind) })
 	}
+	if n.auditor != nil {
+		role(n.auditor.Run)
+	}
+	if n.ratios != nil {
+		role(n.ratios.Run)
+	}
 	var err error
 	if n.gateway != nil {
 		err = n.gateway.Run(front)
@@ -226,13 +268,6 @@ func (n *node) close() {
 	if n.broker != nil {
 		n.broker.Shutdown()
 	}
-}
-
-// noGenerations is a gateway without an audit.
-type noGenerations struct{}
-
-func (noGenerations) Generation(context.Context, events.Org, events.RequestID) (json.RawMessage, bool, error) {
-	return nil, false, nil
 }
 
 // newLogger writes what an operator should see.

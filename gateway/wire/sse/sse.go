@@ -45,8 +45,10 @@ func (s *Stream) Write(piece []byte, h Handler) ([]byte, error) {
 		s.scanned = scanned
 		return out, err
 	}
-	n := copy(s.buf, s.buf[s.done:])
-	s.buf = append(s.buf[:n], piece...)
+	if s.done > 0 {
+		s.buf = s.buf[:copy(s.buf, s.buf[s.done:])]
+	}
+	s.buf = append(s.buf, piece...)
 	from := s.scanned
 	out, rest, scanned, err := s.events(s.buf, from, h)
 	s.done = len(s.buf) - len(rest)

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/gateway/authority/strictyaml"
+	"github.com/weirhq/weir/projections/admission"
+	"github.com/weirhq/weir/projections/insight"
+)
+
+// simulateCommand folds recorded traffic under other limits or more load.
+type simulateCommand struct {
+	sourceFlags `embed:""`
+
+	Limits string `type:"existingfile" help:"File of other limits: meters: {\"org/acme/rpm\": 600, \"key/*/tpm\": 200000}, and orgs: as in weir.yaml." placeholder:"FILE"`
+	Since  string `help:"Begin so long ago, or at a time: 24h, 2026-03-02T10:00:00Z. What came before is folded as it was. By default all." placeholder:"AGO|TIME"`
+	Scale  string `default:"1x" help:"Times the load: 2x, 1.5x, 0.5x."`
+	JSON   bool   `help:"JSON."`
+}
+
+// Run prints what would have been decided.
+func (c *simulateCommand) Run(cli *cli, out io.Writer) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return c.run(ctx, cli.Config, out)
+}
+
+func (c *simulateCommand) run(ctx context.Context, configFile string, out io.Writer) error {
+	var simulation insight.SimulationConfig
+	var err error
+	if simulation.Scale, err = parseScale(c.Scale); err != nil {
+		return err
+	}
+	if c.Limits != "" {
+		if simulation.Limits, err = readLimits(c.Limits); err != nil {
+			return err
+		}
+	}
+	if c.Limits == "" && simulation.Scale == insight.ScaleOnce {
+		return errors.New("simulate: give --limits, --scale or both: with neither it would say what happened")
+	}
+	s, err := c.open(ctx, configFile)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if c.Since != "" {
+		if simulation.From, err = since(c.Since, s.now); err != nil {
+			return err
+		}
+	}
+	report, err := simulateLog(ctx, s, simulation)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return json.NewEncoder(out).Encode(report)
+	}
+	_, err = io.WriteString(out, report.Text())
+	return err
+}
+
+func simulateLog(ctx context.Context, s source, config insight.SimulationConfig) (*insight.Report, error) {
+	simulation, err := insight.NewSimulation(admission.New(), config)
+	if err != nil {
+		return nil, err
+	}
+	p := newProgress("simulating")
+	defer p.done()
+	if err := s.read(ctx, 0, func(r *events.Record) error { p.step(r); return simulation.Apply(r) }); err != nil {
+		return nil, err
+	}
+	simulation.Finish()
+	return simulation.Report(), nil
+}
+
+// parseScale reads "2x" in thousandths.
+func parseScale(text string) (int64, error) {
+	n, err := strictyaml.ParseDecimal(strings.TrimSuffix(text, "x"), 3)
+	if err != nil || n < 1 || n > insight.MaxScale {
+		return 0, fmt.Errorf("scale %q: is not a number from 0.001 to %d with at most 3 decimals, such as 2x", text, insight.MaxScale/insight.ScaleOnce)
+	}
+	return n, nil
+}
+
+// limitsFile is a file of other limits. A weir.yaml is one too: what else it holds is passed over.
+type limitsFile struct {
+	Meters map[string]*int64     `yaml:"meters"`
+	Orgs   map[string]orgsLimits `yaml:"orgs"`
+
+	Name        any `yaml:"name"`
+	Listen      any `yaml:"listen"`
+	DataDir     any `yaml:"data_dir"`
+	Log         any `yaml:"log"`
+	MaxBytes    any `yaml:"max_request_bytes"`
+	Upstream    any `yaml:"upstream"`
+	Database    any `yaml:"database"`
+	Auth        any `yaml:"auth"`
+	Policies    any `yaml:"policies"`
+	AdminKeys   any `yaml:"admin_keys"`
+	Admission   any `yaml:"admission"`
+	Limits      any `yaml:"limits"`
+	Models      any `yaml:"models"`
+	Connections any `yaml:"connections"`
+	Pools       any `yaml:"pools"`
+}
+
+// orgsLimits are an org's limits, given directly or under limits as in weir.yaml.
+type orgsLimits struct {
+	someLimits `yaml:",inline"`
+	Limits     someLimits            `yaml:"limits"`
+	Models     map[string]someLimits `yaml:"models"`
+	Billing    string                `yaml:"billing"`
+}
+
+type someLimits struct {
+	RPM         *int64 `yaml:"rpm"`
+	TPM         *int64 `yaml:"tpm"`
+	Concurrency *int64 `yaml:"concurrency"`
+	RPS         *int64 `yaml:"rps"`
+	OutageMode  string `yaml:"outage_mode"`
+}
+
+// readLimits reads a file of other limits. A limit that the file does not give stays as it was recorded; one that is null under meters
+// is taken away.
+func readLimits(path string) (*insight.Limits, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > strictyaml.MaxFile {
+		return nil, fmt.Errorf("%s: is %d bytes, at most %d are read", path, len(text), strictyaml.MaxFile)
+	}
+	var file limitsFile
+	if err := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(&file); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	meters := map[string]*int64{}
+	for org, l := range file.Orgs {
+		l.someLimits.meters(meters, events.ScopeOrg, org)
+		l.Limits.meters(meters, events.ScopeOrg, org)
+		for model, m := range l.Models {
+			m.meters(meters, events.ScopeModel, org, model)
+		}
+	}
+	for m, limit := range file.Meters {
+		meters[m] = limit
+	}
+	if len(meters) == 0 {
+		return nil, fmt.Errorf("%s: gives no limit, under meters: or orgs:", path)
+	}
+	l, err := insight.NewLimits(meters)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return l, nil
+}
+
+func (l *someLimits) meters(into map[string]*int64, scope events.Scope, subject ...string) {
+	for dimension, limit := range map[string]*int64{"rpm": l.RPM, "tpm": l.TPM, "concurrency": l.Concurrency, "rps": l.RPS} {
+		if limit != nil {
+			into[string(events.NewMeter(scope, dimension, subject...))] = limit
+		}
+	}
+}
