@@ -95,8 +95,8 @@ func (a *Auditor) warn(doing string, err error) {
 	}
 }
 
-// Run writes records until ctx ends, while it holds the lease if it is not alone. Then it writes what it has and returns nil. The error is
-// of a connection that was closed, or of a bucket that cannot be used.
+// Run writes records until ctx ends, while it holds the lease if it is not alone. Then it writes what it has and returns nil. A broker that
+// is away is waited for. The error is of a connection that was closed, or of a log that cannot be read for another reason than its loss.
 func (a *Auditor) Run(ctx context.Context) error {
 	if a.cfg.Alone {
 		return a.work(ctx)

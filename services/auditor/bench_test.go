@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
 	"github.com/weirhq/weir/events"
@@ -15,16 +17,20 @@ import (
 func BenchmarkCatchUp(b *testing.B) {
 	const requests, pack = 10_000, 16
 	n := newNode(b)
-	last := uint64(0)
+	last := n.state(&events.Tick{})
+	time.Sleep(3 * time.Second) // what is made soon after an auditor's beginning is looked for in the bucket
+	ids := make([]events.RequestID, requests)
 	for k := 0; k < requests; k += pack {
 		var evs []events.Event
 		var verdicts []events.Verdict
 		for i := k; i < k+pack; i++ {
-			d := reserve(i)
+			ids[i] = events.RequestID(uuid.Must(uuid.NewV7()).String())
+			d := reserve(0)
+			d.Request = ids[i]
 			for c := range 6 {
 				d.Claims = append(d.Claims, eventstest.Slot(events.Meter(fmt.Sprintf("org/acme/x%d", c)), 100))
 			}
-			for _, data := range []events.Data{d, eventstest.Final(id(i), 250, 40, 91_000), eventstest.Release(id(i))} {
+			for _, data := range []events.Data{d, eventstest.Final(ids[i], 250, 40, 91_000), eventstest.Release(ids[i])} {
 				evs = append(evs, eventstest.Event(fmt.Sprint("p", n.ids.Add(1)), data))
 			}
 			verdicts = append(verdicts, eventstest.Admitted(d, last+1, 1_780_000_000_000_000_000))
@@ -43,10 +49,13 @@ func BenchmarkCatchUp(b *testing.B) {
 		b.StartTimer()
 		a := n.run(nil)
 		n.stored(a, last)
+		if s := a.Status(); s.Restored > 0 {
+			b.Errorf("%d records were read back", s.Restored)
+		}
 		a.stop()
 	}
 	b.ReportMetric(float64(requests)*float64(b.N)/b.Elapsed().Seconds(), "requests/s")
-	if n.record(eventstest.Org, id(requests-1)) == nil {
+	if n.record(eventstest.Org, ids[requests-1]) == nil {
 		b.Error("the last request has no record")
 	}
 }

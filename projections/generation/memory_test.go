@@ -1,0 +1,154 @@
+package generation
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/events/eventstest"
+)
+
+const start = 1_780_000_000_000_000_000
+
+// young gives the n-th request made at an instant of the log.
+func youngID(at int64, n int) events.RequestID {
+	ms := uint64(at / 1_000_000)
+	return events.RequestID(fmt.Sprintf("%08x-%04x-7000-8000-%012x", ms>>16, ms&0xffff, n))
+}
+
+// What is complete is drained at once, anything else after a while; what is drained leaves memory when it is idle.
+func TestDrain(t *testing.T) {
+	g, log := New(), eventstest.NewLog(start)
+	apply := func(d events.Data) uint64 {
+		r := log.Add(d)
+		g.Apply(&r)
+		return r.Seq
+	}
+	id := eventstest.RequestID(1)
+	d := eventstest.Reserve(id)
+	seq := apply(d)
+	apply(eventstest.Release(id))
+	if got := g.Drain(false); len(got) != 0 {
+		t.Fatalf("%d records are drained before the verdict, want none", len(got))
+	}
+	apply(&events.Verdicts{Verdicts: []events.Verdict{eventstest.Admitted(d, seq, log.Now)}})
+	if got := g.Drain(false); len(got) != 1 || got[0].State != Ended {
+		t.Fatalf("%d records are drained, want the one that is complete", len(got))
+	}
+	other := eventstest.RequestID(2)
+	apply(eventstest.Reserve(other))
+	if got := g.Drain(false); len(got) != 0 {
+		t.Fatalf("%d records are drained at once, want none", len(got))
+	}
+	log.Now += int64(time.Second)
+	apply(&events.Tick{})
+	if got := g.Drain(false); len(got) != 1 || got[0].ID != other {
+		t.Fatalf("%d records are drained after a second, want the one in progress", len(got))
+	}
+	if g.Changed() != 0 || g.Held() != 2 {
+		t.Fatalf("%d changed and %d held, want 0 and 2", g.Changed(), g.Held())
+	}
+	log.Now += int64(time.Minute)
+	apply(&events.Tick{})
+	if g.Drain(true); g.Held() != 0 {
+		t.Errorf("%d are held after a minute, want none", g.Held())
+	}
+}
+
+// Records that are stored make room; those that are not never leave, and Full says so.
+func TestMemoryIsBounded(t *testing.T) {
+	g, log := New(), eventstest.NewLog(start)
+	log.Step = 1000
+	n := 0
+	more := func(many int) {
+		for range many {
+			n++
+			r := log.Add(eventstest.Reserve(eventstest.RequestID(n)))
+			g.Apply(&r)
+		}
+	}
+	more(maxMemory)
+	if !g.Full() || g.Changed() != maxMemory {
+		t.Fatalf("with %d changed records it is full: %t", g.Changed(), g.Full())
+	}
+	for g.Changed() > 0 {
+		if got := len(g.Drain(true)); got == 0 || got > maxDrain {
+			t.Fatalf("%d records of one drain", got)
+		}
+	}
+	if g.Held() > maxHeld {
+		t.Errorf("%d are held, want at most %d", g.Held(), maxHeld)
+	}
+}
+
+// A record is bounded too, whatever a gateway sends.
+func TestARecordIsBounded(t *testing.T) {
+	g, log := New(), eventstest.NewLog(start)
+	id := eventstest.RequestID(1)
+	for i := range int64(1000) {
+		d := eventstest.Reserve(id)
+		d.Attempt = i
+		u := eventstest.Final(id, 1, 1, 1)
+		u.Attempt, u.Charges = 2000+i, []events.Charge{{Basis: fmt.Sprint(i), Amount: 1}}
+		own := eventstest.Final(id, 1, 1, 1)
+		own.Final, own.N, own.Charges = false, i+1, u.Charges
+		for _, data := range []events.Data{d, u, own, &events.Refused{Request: id, Org: eventstest.Org, Gate: "b1"}} {
+			r := log.Add(data)
+			g.Apply(&r)
+			if d, ok := data.(*events.Reserve); ok {
+				v := log.Verdicts(eventstest.Admitted(d, r.Seq, r.At))
+				g.Apply(&v)
+			}
+		}
+	}
+	rec := g.Drain(true)[0]
+	if len(rec.Attempts) > maxTries || len(rec.AdmissionEvents) > maxEvents || len(rec.Early) > maxEarly || len(rec.Attempts[0].Charges) > maxBases {
+		t.Errorf("%d attempts, %d events, %d early, %d bases", len(rec.Attempts), len(rec.AdmissionEvents), len(rec.Early), len(rec.Attempts[0].Charges))
+	}
+	if !rec.Truncated || g.Counts.Dropped == 0 {
+		t.Error("nothing says that something was left out")
+	}
+}
+
+// A request that is surely new is not looked for in the store.
+func TestMissing(t *testing.T) {
+	g, log := New(), eventstest.NewLog(start)
+	missing := func(d events.Data) []events.RequestID {
+		r := log.Add(d)
+		return g.Missing(nil, &r)
+	}
+	if got := missing(eventstest.Reserve(youngID(log.Now, 1))); len(got) != 1 {
+		t.Error("at the beginning every request is looked for")
+	}
+	log.Now += int64(time.Minute)
+	if got := missing(eventstest.Reserve(youngID(log.Now-int64(time.Second), 2))); len(got) != 0 {
+		t.Errorf("%v is looked for, but was made only now", got)
+	}
+	for _, id := range []events.RequestID{youngID(log.Now-int64(time.Hour), 3), "r1", "zzzzzzzz-zzzz-zzzz"} {
+		if got := missing(eventstest.Release(id)); len(got) != 1 {
+			t.Errorf("%s is not looked for", id)
+		}
+	}
+	r := log.Verdicts(events.Verdict{Request: "a"}, events.Verdict{Request: "b"})
+	if got := g.Missing(nil, &r); len(got) != 2 {
+		t.Errorf("of two verdicts' requests %v are looked for", got)
+	}
+	if r.Fault = "not to be folded"; len(g.Missing(nil, &r)) != 0 {
+		t.Error("a record that may not be folded has requests looked for")
+	}
+}
+
+// Facts of another org do not touch a record.
+func TestForeign(t *testing.T) {
+	g, log := New(), eventstest.NewLog(start)
+	id := eventstest.RequestID(1)
+	r := log.Add(eventstest.Reserve(id))
+	g.Apply(&r)
+	r = log.Add(eventstest.Release(id))
+	r.Org = "beta"
+	g.Apply(&r)
+	if rec := g.Drain(true)[0]; rec.State != InProgress || g.Counts.Foreign != 1 {
+		t.Errorf("the record is %s, %d foreign facts", rec.State, g.Counts.Foreign)
+	}
+}
