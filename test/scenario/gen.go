@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -144,10 +145,11 @@ func newDraw(seed uint64) draw { return draw{rand.New(rand.NewPCG(mix(seed), mix
 
 // flavour is what one log is about: logs that use few meters, or little time, come to waiting and refusals often.
 type flavour struct {
-	meters []int  // of models
-	spread uint64 // how many orgs, keys, models and pools there are: a mask
-	hurry  int    // of 100 gaps, how many are ms whatever was drawn
-	kinds  []string
+	meters  []int  // of models
+	spread  uint64 // how many orgs, keys, models and pools there are: a mask
+	hurry   int    // of 100 gaps, how many are ms whatever was drawn
+	waiting bool   // most may wait
+	kinds   []string
 }
 
 func drawFlavour(d draw) flavour {
@@ -156,7 +158,15 @@ func drawFlavour(d draw) flavour {
 	if d.IntN(3) > 0 { // what may be waited on
 		f.meters = append(f.meters, pick(d, 2, 3, 9, 20), pick(d, 2, 3))
 	}
-	f.kinds = append(append([]string(nil), kinds...), pick(d, "new", "true-up", "release", "duplicate", "again", "quiet", "repeat"), "new")
+	if d.IntN(3) == 0 { // a queue: gauges alone, little time
+		f.waiting = true
+		f.meters = []int{2, 2, 3, 9, 20, pick(d, 8, 21, 1, 15, 13, 14)}[d.IntN(4):]
+		f.hurry = pick(d, 80, 97, 100)
+		for range 12 {
+			f.kinds = append(f.kinds, "new", "new", "release", "true-up", pick(d, "again", "lease", "new", "release"))
+		}
+	}
+	f.kinds = append(append(f.kinds, kinds...), pick(d, "new", "true-up", "release", "duplicate", "again", "quiet", "repeat"), "new")
 	if d.IntN(2) == 0 {
 		for range 20 {
 			f.kinds = append(f.kinds, "new")
@@ -185,36 +195,63 @@ func (f *flavour) step(d draw) step {
 func drawGap(d draw) int64 {
 	const ms = int64(time.Millisecond)
 	switch n := d.IntN(1000); {
-	case n < 450:
+	case n < 400:
 		return d.from(0, 40) * ms
-	case n < 550:
+	case n < 500:
 		return 0
-	case n < 620:
+	case n < 570:
 		return d.from(0, 50_000_000)
-	case n < 800:
+	case n < 750:
 		return d.from(50, 1999) * ms
-	case n < 820:
+	case n < 770:
 		return 2000 * ms
-	case n < 870:
+	case n < 820:
 		return d.from(2000, 9000) * ms
-	case n < 900:
+	case n < 850:
 		return d.from(9, 70) * 1000 * ms
-	case n < 910:
+	case n < 860:
 		return d.from(1, 16) * 60_000 * ms
-	case n < 920:
+	case n < 870:
 		return d.from(14, 21) * 60_000 * ms
-	case n < 925:
+	case n < 875:
 		return d.from(59, 62) * 60_000 * ms
-	case n < 928:
+	case n < 878:
 		return d.from(1, 40) * 3600_000 * ms
-	case n < 950:
+	case n < 895:
 		return -d.from(1, 3000) * ms
-	case n < 960:
+	case n < 903:
 		return -d.from(1, 200_000_000)
-	case n < 965:
+	case n < 907:
 		return -d.from(1, 90) * 60_000 * ms
 	}
-	return d.from(0, 9) * ms
+	return toMark
+}
+
+// toMark is a gap that ends when something is likely to be due, to the ns or one to the side.
+const toMark = math.MinInt64
+
+// spans are what may lie between a line and what it leads to.
+var spans = []time.Duration{
+	250 * time.Millisecond, time.Second, 4 * time.Second, 5 * time.Second, 10 * time.Second, 10 * time.Second, 10 * time.Second, 20 * time.Second,
+	30 * time.Second, time.Minute, 61 * time.Second, 15 * time.Minute, 15*time.Minute + 10*time.Second, 20 * time.Minute, time.Hour, time.Hour,
+}
+
+// mark finds an instant at which something may be due.
+func (p *player) mark(s *step) int64 {
+	from := p.at
+	if n := len(p.times); n > 0 {
+		from = p.times[n-1-s.few(40, min(n, 8))]
+	}
+	aside := int64(s.few(44, 6))/2 - 1 // −1 to 1
+	switch s.few(48, 8) {
+	case 0, 1:
+		return p.at - p.at%int64(5*time.Minute) + int64(5*time.Minute)*int64(1+s.few(52, 4)) + aside
+	case 2:
+		return p.at - p.at%int64(24*time.Hour) + int64(24*time.Hour) + aside
+	case 3:
+		return p.at - p.at%int64(time.Second) + int64(time.Second) + aside
+	}
+	return from + int64(spans[s.few(52, len(spans))]) + aside
 }
 
 func (f *flavour) reserve(d draw) *reserveDraw {
@@ -222,6 +259,10 @@ func (f *flavour) reserve(d draw) *reserveDraw {
 		park:  pick(d, int64(0), 0, 250, 250, 1000, 5000),
 		max:   pick(d, int64(0), 0, 0, 1000, 4000, 20_000, 1_200_000, 86_400_000),
 		fence: 9,
+	}
+	if f.waiting {
+		r.park = pick(d, int64(0), 250, 1000, 5000, 5000, 5000)
+		r.max = pick(d, int64(0), 0, 1000)
 	}
 	if d.IntN(25) == 0 {
 		r.fence = d.from(0, 4)
@@ -273,6 +314,7 @@ func drawAmount(d draw) int64 {
 type player struct {
 	text     strings.Builder
 	at       int64
+	times    []int64 // of the steps so far
 	seq      int64
 	requests []*played
 	lines    []string // subject and data of what was sent, for duplicates
@@ -322,9 +364,14 @@ var (
 )
 
 func (p *player) play(s *step) {
-	if p.packing == 0 {
+	switch {
+	case p.packing > 0:
+	case s.after == toMark:
+		p.at = max(p.at, p.mark(s))
+	default:
 		p.at += s.after
 	}
+	p.times = append(p.times, p.at)
 	switch s.kind {
 	case "new":
 		p.reserve(s, nil)
@@ -353,7 +400,7 @@ func (p *player) play(s *step) {
 		p.tick(0)
 	case "quiet": // nobody renews, but time is seen to pass
 		for range 1 + s.n%9 {
-			p.tick(1000 + int64(s.flags%1001)*int64(time.Millisecond)/1000 + int64(time.Second))
+			p.tick(int64(time.Second) + int64(s.few(40, 3))*int64(500*time.Millisecond) - int64(s.few(44, 2)*s.few(45, 1_000_000)))
 		}
 	case "credit":
 		org := orgs[s.who%len(orgs)]
@@ -416,7 +463,7 @@ func (p *player) reserve(s *step, of *played) {
 		attempt = int64(few(7, 3))
 	}
 	g := of.gateway
-	if few(9, 12) == 0 {
+	if few(9, 8) == 0 {
 		g = gateways[few(13, 3)]
 	}
 	d := events.Reserve{Request: events.RequestID(of.id), Attempt: attempt, Org: events.Org(of.org), Gateway: events.Gateway(g), Epoch: p.epochs[g] + 1,

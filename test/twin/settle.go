@@ -76,7 +76,7 @@ func (t *Twin) adjust(a *attempt, x *charge, d *events.TrueUp) {
 	value := t.valueOf(a, x)
 	// "quality `exact` sets it, up or down, and so does any final but `none` for basis `cost`; any other only raises"
 	sets := d.Quality == events.QualityExact || d.Final && d.Quality != events.QualityNone && x.basis == events.BasisCost
-	if !sets && value <= x.value {
+	if value == x.value || !sets && value < x.value {
 		return
 	}
 	// "a window changes in the bucket it was charged to, if that is still live; a budget if its period still runs; […] a gauge while it
