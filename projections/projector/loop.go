@@ -2,6 +2,7 @@ package projector
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -83,7 +84,7 @@ func (l *loop) read(ctx context.Context) error {
 	pending, _ := l.source.(interface{ Pending() uint64 })
 	for {
 		records, err := l.source.Next(ctx)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || errors.Is(err, context.Canceled) { // the source's context may end a moment before this one
 			return nil
 		}
 		if err != nil {
