@@ -138,6 +138,7 @@ func (x *exchange) call(target upstream.Target, w http.ResponseWriter) *relay.Re
 
 // headers are those of an admitted request.
 func (x *exchange) headers(h http.Header) {
+	x.begun = true
 	refusal.Admitted(h, x.format, x.plan.Claims, &x.verdict)
 }
 

@@ -34,6 +34,7 @@ type exchange struct {
 	local       bool           // the newest attempt went to the local pool
 	exact       int64          // exact input, once the upstream has told; 0 before
 	settled     bool
+	begun       bool // something of an answer is leaving
 }
 
 // serveModel is the way of every request for a model.
@@ -68,8 +69,25 @@ func (s *Server) serveModel(w http.ResponseWriter, r *http.Request, op wire.Oper
 		x.refuse(answer)
 		return
 	}
+	defer x.cutOff()
 	defer x.release()
 	x.run()
+}
+
+// cutOff aborts the connection when the handler panics in the middle of an answer: with anything else the client would take the part
+// for the whole.
+func (x *exchange) cutOff() {
+	if !x.begun {
+		return
+	}
+	v := recover()
+	if v == nil {
+		return
+	}
+	if err, ok := v.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
+		x.s.panicked(x.id, v)
+	}
+	panic(http.ErrAbortHandler)
 }
 
 // read takes in the body and finds the model.

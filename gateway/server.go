@@ -140,13 +140,18 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 			panic(v) // meant for the HTTP server: the answer is cut off
 		}
-		s.config.Meters.panics.Inc()
-		s.config.Logger.Error("a request panicked", "request", id, "panic", v, "stack", string(debug.Stack()))
+		s.panicked(id, v)
 		answer := refusal.Answer{Status: http.StatusInternalServerError, Code: "internal_error", Origin: refusal.OriginInfrastructure,
 			Message: "the gateway failed while it served this request"}
 		(&client{id: id, format: formatOf(r), r: r, w: w}).write(&answer)
 	}()
 	s.mux.ServeHTTP(w, r.WithContext(withID(r.Context(), id)))
+}
+
+// panicked counts and reports a panic, from the deferred function that met it.
+func (s *Server) panicked(id events.RequestID, v any) {
+	s.config.Meters.panics.Inc()
+	s.config.Logger.Error("a request panicked", "request", id, "panic", v, "stack", string(debug.Stack()))
 }
 
 type idKey struct{}
