@@ -8,32 +8,43 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
 )
 
-// binary is the product, built once for all tests that need processes.
-var binary string
+// builds keeps what binary makes.
+var builds struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+// binary is the product as users run it, built once for all tests that need processes.
+func binary(tb testing.TB) string {
+	tb.Helper()
+	builds.once.Do(func() {
+		if builds.dir, builds.err = os.MkdirTemp("", "weir-e2e-"); builds.err != nil {
+			return
+		}
+		text, err := exec.Command("go", "build", "-o", filepath.Join(builds.dir, "weir"), "github.com/weirhq/weir/services/weir").CombinedOutput()
+		if err != nil {
+			builds.err = fmt.Errorf("building weir: %w\n%s", err, text)
+		}
+	})
+	if builds.err != nil {
+		tb.Fatal(builds.err)
+	}
+	return filepath.Join(builds.dir, "weir")
+}
 
 func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
 func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "weir-e2e-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	binary = filepath.Join(dir, "weir")
-	build := exec.Command("go", "build", "-o", binary, "github.com/weirhq/weir/services/weir")
-	build.Stdout, build.Stderr = os.Stderr, os.Stderr
-	if err := build.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, "building weir:", err)
-		return 1
-	}
+	defer func() { _ = os.RemoveAll(builds.dir) }() // in the system's temporary directory anyway
 	code := m.Run()
 	http.DefaultClient.CloseIdleConnections()
 	if code == 0 {
