@@ -3,6 +3,7 @@ package insight
 import (
 	"fmt"
 	"path"
+	"slices"
 	"sort"
 	"strings"
 
@@ -21,6 +22,9 @@ type Limits struct {
 	patterns []int                // places in rules, the most particular first
 	rules    []LimitRule
 	cache    map[events.Meter]int32 // place in rules, −1 for none
+
+	dimensions []string // that rules name, to pass over others quickly
+	any        bool     // some rule's dimension is a pattern
 }
 
 // LimitRule is one meter or pattern with its limit.
@@ -51,10 +55,15 @@ func NewLimits(meters map[string]*int64) (*Limits, error) {
 			continue
 		}
 		l.rules = append(l.rules, LimitRule{Pattern: name, Limit: meters[name]})
-		if strings.ContainsAny(name, `*?[\`) {
+		if strings.ContainsAny(name, meta) {
 			l.patterns = append(l.patterns, len(l.rules)-1)
 		} else {
 			l.exact[events.Meter(name)] = len(l.rules) - 1
+		}
+		dimension := name[strings.LastIndexByte(name, '/')+1:]
+		l.any = l.any || strings.ContainsAny(dimension, meta)
+		if !slices.Contains(l.dimensions, dimension) {
+			l.dimensions = append(l.dimensions, dimension)
 		}
 	}
 	sort.SliceStable(l.patterns, func(i, j int) bool {
@@ -65,6 +74,9 @@ func NewLimits(meters map[string]*int64) (*Limits, error) {
 	}
 	return l, nil
 }
+
+// meta are the characters that make a name a pattern.
+const meta = `*?[\`
 
 func ruleFault(name string, limit *int64) string {
 	scope, subject, dimension := events.Meter(name).Split()
@@ -84,6 +96,9 @@ func particular(pattern string) int { return len(pattern) - strings.Count(patter
 
 // rule gives the place of the rule for a meter, −1 if there is none.
 func (l *Limits) rule(m events.Meter) int {
+	if !l.any && !slices.Contains(l.dimensions, string(m[strings.LastIndexByte(string(m), '/')+1:])) {
+		return -1
+	}
 	if i, known := l.cache[m]; known {
 		return int(i)
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -19,6 +20,10 @@ import (
 	"github.com/weirhq/weir/projections/admission"
 	"github.com/weirhq/weir/projections/insight"
 )
+
+// simulateGC lets the heap grow to five times what is used before it is looked through: most of what is read is soon forgotten, and what
+// stays is small.
+const simulateGC = 400
 
 // simulateCommand folds recorded traffic under other limits or more load.
 type simulateCommand struct {
@@ -61,6 +66,7 @@ func (c *simulateCommand) run(ctx context.Context, configFile string, out io.Wri
 			return err
 		}
 	}
+	defer debug.SetGCPercent(debug.SetGCPercent(simulateGC))
 	report, err := simulateLog(ctx, s, simulation)
 	if err != nil {
 		return err
@@ -119,10 +125,13 @@ type limitsFile struct {
 
 // orgsLimits are an org's limits, given directly or under limits as in weir.yaml.
 type orgsLimits struct {
-	someLimits `yaml:",inline"`
-	Limits     someLimits            `yaml:"limits"`
-	Models     map[string]someLimits `yaml:"models"`
-	Billing    string                `yaml:"billing"`
+	RPM         *int64                `yaml:"rpm"`
+	TPM         *int64                `yaml:"tpm"`
+	Concurrency *int64                `yaml:"concurrency"`
+	RPS         *int64                `yaml:"rps"`
+	Limits      someLimits            `yaml:"limits"`
+	Models      map[string]someLimits `yaml:"models"`
+	Billing     string                `yaml:"billing"`
 }
 
 type someLimits struct {
@@ -149,7 +158,8 @@ func readLimits(path string) (*insight.Limits, error) {
 	}
 	meters := map[string]*int64{}
 	for org, l := range file.Orgs {
-		l.someLimits.meters(meters, events.ScopeOrg, org)
+		direct := someLimits{RPM: l.RPM, TPM: l.TPM, Concurrency: l.Concurrency, RPS: l.RPS}
+		direct.meters(meters, events.ScopeOrg, org)
 		l.Limits.meters(meters, events.ScopeOrg, org)
 		for model, m := range l.Models {
 			m.meters(meters, events.ScopeModel, org, model)

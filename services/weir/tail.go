@@ -158,8 +158,8 @@ func (p *tailPrinter) print(l *insight.Line) error {
 		fmt.Fprintf(p.out, "%s UTC\n", day)
 	}
 	before, after := p.paint(l)
-	_, err := fmt.Fprintf(p.out, "%s %9d %-8s %s %-8s %s %s %s%s%s\n", at.Format("15:04:05.000"), l.Seq, l.Kind, column(l.Org, 12),
-		insight.ShortID(events.RequestID(l.Request)), column(l.Key, 14), column(l.Model, 14), before, l.Text, after)
+	_, err := fmt.Fprintf(p.out, "%s %9d %-10s %s %s %s %s %s%s%s\n", at.Format("15:04:05.000"), l.Seq, l.Kind, column(l.Org, 12),
+		column(insight.ShortID(events.RequestID(l.Request)), 8), column(l.Key, 14), column(l.Model, 14), before, l.Text, after)
 	return err
 }
 
