@@ -100,6 +100,9 @@ var models = []model{
 	{name: "pool/%p/tokens", limit: 100, attempt: true, claim: events.Claim{Kind: events.Gauge, Life: events.LifeAttempt, Basis: "footprint"}},
 }
 
+// pauseModel is the pause's place in models.
+const pauseModel = 14
+
 var bases = []string{"total", "input", "output", "footprint", "cost", "money", "request", "slot"}
 
 // kinds are the steps by weight.
@@ -488,9 +491,20 @@ func (p *player) reserve(s *step, of *played) {
 		p.epochs[g]++
 	case 5:
 		d.Request, d.Attempt = "", p.seq
+	case 6:
+		d.Fence = -1
+	case 7:
+		d.At, d.Mode = math.MinInt64, events.ModeBoundedLocal
 	}
+	pad := few(23, 400)
 	if d.Claims != nil {
 		p.claims(&d, s)
+		if pad < 2 { // as many claims as there may be, or one more
+			for len(d.Claims) < events.MaxClaims+pad {
+				d.Claims = append(d.Claims, events.Claim{Meter: events.Meter(fmt.Sprint("pad/", len(d.Claims))), Kind: events.Window,
+					WindowMS: events.DefaultWindowMS, Basis: "request", Amount: 1})
+			}
+		}
 	}
 	subject := "acct." + of.org + ".reserve"
 	if bit(30) {
@@ -506,6 +520,10 @@ func (p *player) claims(d *events.Reserve, s *step) {
 	shape := func(n, of int) string { return fmt.Sprint(s.few(n, 1+int(s.spread)*(of-1))) }
 	names := strings.NewReplacer("%o", string(d.Org), "%k", "k"+shape(20, 2), "%m", "m"+shape(22, 2), "%p", "p"+shape(24, 2))
 	seen := map[int]bool{}
+	if s.few(36, 8) == 0 { // a provider's pool, with the pause that goes first
+		seen[pauseModel] = true
+		d.Claims = append(d.Claims, (&claimDraw{check: -1}).claim(&models[pauseModel], names))
+	}
 	for _, c := range s.raw.claims {
 		m := models[c.meter]
 		if seen[c.meter] && c.odd == 0 {

@@ -50,6 +50,12 @@ func (t *Twin) moveTime(at int64) {
 	}
 }
 
+// NextTimer gives the instant at which something falls due without any event, ns in the fold's time.
+func (t *Twin) NextTimer() (at int64, is bool) {
+	next, is := t.nextTimer()
+	return next.at, is
+}
+
 // timer is something that happens when nothing comes.
 type timer struct {
 	at   int64
