@@ -89,7 +89,11 @@ func AccountsConfig() string {
 			if p.stream {
 				way = "stream"
 			}
-			fmt.Fprintf(&b, "    {%s: {account: %s, subject: %q}}\n", way, AccountCore, p.subject)
+			share := ""
+			if p.subject == SubjectAsk || p.subject == SubjectLive {
+				share = ", share: true" // so that the projector learns who asks
+			}
+			fmt.Fprintf(&b, "    {%s: {account: %s, subject: %q}%s}\n", way, AccountCore, p.subject, share)
 		}
 		b.WriteString("  ]\n}\n")
 	}

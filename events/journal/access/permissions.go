@@ -68,7 +68,7 @@ func projector(_ string, p *Permissions) {
 	platform := string(events.Platform)
 	p.publish(fact(platform, events.KindVerdicts), fact(platform, events.KindTick), VerdictPrefix+"*")
 	p.answer(SubjectAsk, SubjectLive, SubjectFind)
-	for _, bucket := range []string{BucketOccupancy, BucketWindows, BucketEstimator, BucketLeases} {
+	for _, bucket := range []string{BucketOccupancy, BucketWindows, BucketLeases} {
 		p.publish(kvSubject(bucket, ">"))
 		p.keep(BucketStream(bucket))
 	}
@@ -76,10 +76,12 @@ func projector(_ string, p *Permissions) {
 	p.read(allStreams()...)
 }
 
-// auditor: one record per request.
+// auditor: one record per request, and what is learned of models.
 func auditor(_ string, p *Permissions) {
-	p.publish(kvSubject(BucketGenerations, ">"))
-	p.keep(BucketStream(BucketGenerations))
+	for _, bucket := range []string{BucketGenerations, BucketEstimator} {
+		p.publish(kvSubject(bucket, ">"))
+		p.keep(BucketStream(bucket))
+	}
 	p.lease(Auditor)
 	p.read(allStreams()...)
 }

@@ -89,10 +89,11 @@ func (c Cluster) streams(t *testing.T) {
 	make("projector", jetstream.StreamConfig{Name: access.StreamAccounting, Subjects: []string{"acct.>"}, DenyDelete: true, DenyPurge: true,
 		AllowDirect: true, Duplicates: 2 * time.Minute, Discard: jetstream.DiscardNew, Compression: jetstream.S2Compression, MaxAge: 720 * time.Hour})
 	make("biller", jetstream.StreamConfig{Name: access.StreamUsage, Subjects: []string{"usage.>"}, AllowDirect: true})
-	for _, name := range []string{access.BucketOccupancy, access.BucketWindows, access.BucketEstimator, access.BucketLeases} {
+	for _, name := range []string{access.BucketOccupancy, access.BucketWindows, access.BucketLeases} {
 		bucket("projector", name)
 	}
 	bucket("auditor", access.BucketGenerations)
+	bucket("auditor", access.BucketEstimator)
 	bucket("operator", access.BucketAuthority)
 }
 
@@ -416,7 +417,6 @@ func (c Cluster) projector(t *testing.T) {
 	}
 	p.Store("acct._.tick", "{}")
 	p.Put(access.BucketWindows, "org/acme/rpm", "1")
-	p.Put(access.BucketEstimator, "qwen3", "1")
 	rev := p.Put(access.BucketLeases, "projector", p.Name)
 	kv, err := p.JS.KeyValue(timeout(t), access.BucketLeases)
 	if err != nil {
