@@ -450,7 +450,7 @@ func (c Cluster) writers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := o.Next(jetstream.FetchMaxWait(Patience)); err != nil {
+		if err := first(o); err != nil {
 			t.Error(err)
 		}
 		p.Unrefused()
@@ -534,4 +534,14 @@ func (c Cluster) monitor(t *testing.T) {
 	p.MayNotPublish("acct.acme.reserve."+p.Name, "acct._.credit", "acct.acme.refused."+p.Name, "verdict.gw-one-abcdefgh", "verdict.ask", "$KV.occupancy.x",
 		"usage.acme", "$JS.API.STREAM.CREATE.X", "$JS.API.STREAM.DELETE.ACCOUNTING", "$JS.API.STREAM.PURGE.ACCOUNTING", "$JS.API.CONSUMER.RESET.ACCOUNTING.x")
 	p.MayNotSubscribe("verdict.*", "verdict.ask", "acct.>", "_INBOX.gw-one-abcdefgh.>")
+}
+
+// first takes one message. A consumer that was made this moment may have no leader yet.
+func first(o jetstream.Consumer) error {
+	for deadline := time.Now().Add(Patience); ; time.Sleep(50 * time.Millisecond) {
+		_, err := o.Next(jetstream.FetchMaxWait(Patience))
+		if !errors.Is(err, nats.ErrNoResponders) || time.Now().After(deadline) {
+			return err
+		}
+	}
 }
