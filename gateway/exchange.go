@@ -27,6 +27,7 @@ type exchange struct {
 	input   policy.Input
 	plan    *policy.Plan
 	routes  []*upstream.Route
+	route   int // that of the first attempt
 
 	reservation *reservation.Reservation
 	verdict     events.Verdict // of the attempt that claimed everything
@@ -115,7 +116,10 @@ func (x *exchange) read() *refusal.Answer {
 	return nil
 }
 
-// body reads the body, within its bound.
+// bodyWithin bounds how long a client may take to send a body.
+const bodyWithin = 2 * time.Minute
+
+// body reads the body, within its bounds.
 func (x *exchange) body() ([]byte, *refusal.Answer) {
 	most := x.s.config.MaxRequestBytes
 	tooLarge := func() *refusal.Answer {
@@ -125,6 +129,9 @@ func (x *exchange) body() ([]byte, *refusal.Answer) {
 	if x.r.ContentLength > most {
 		return nil, tooLarge()
 	}
+	control := http.NewResponseController(x.w)
+	_ = control.SetReadDeadline(x.s.config.Now().Add(bodyWithin)) // where it cannot be set, the client's own patience is the bound
+	defer func() { _ = control.SetReadDeadline(time.Time{}) }()
 	in := http.MaxBytesReader(x.w, x.r.Body, most)
 	var body []byte
 	var err error
@@ -221,13 +228,13 @@ func (x *exchange) count(a *refusal.Answer) {
 // run reserves, and when admitted makes the calls.
 func (x *exchange) run() {
 	x.reservation = x.s.config.Book.Begin(x.id, x.key.Org)
-	first, done, picked := x.pick(0)
+	first, done, picked := x.first()
 	if !x.reserve(first.Deployment) {
-		done(barred)
+		done(barred, 0)
 		return
 	}
 	if !x.pace() {
-		done(barred)
+		done(barred, 0)
 		return
 	}
 	x.attempts(first, done, picked)
@@ -244,7 +251,8 @@ func (x *exchange) reserve(deployment string) bool {
 			return false
 		}
 		x.verdict = v
-		x.s.config.Meters.admission.Observe((x.s.config.Now().Sub(begin) - time.Duration(v.ParkedMS)*time.Millisecond).Seconds())
+		took := x.s.config.Now().Sub(begin) - time.Duration(v.ParkedMS)*time.Millisecond
+		x.s.config.Meters.admission.Observe(max(took, 0).Seconds())
 		x.parked(&v)
 		if v.Admitted {
 			return true
