@@ -12,7 +12,7 @@ import (
 // MaxReplicas bounds the replicas of one model: each is asked every second.
 const MaxReplicas = 256
 
-// DefaultMaxTries is how many replicas one request may try.
+// DefaultMaxTries is how many replicas one request may try in a step that does not say.
 const DefaultMaxTries = 3
 
 // Config is everything that requests can be sent to.
@@ -25,7 +25,8 @@ type Config struct {
 type Connection struct {
 	// ID names the connection in configuration, logs and events. Required.
 	ID string
-	// Provider is the label: openai, anthropic, azure or bedrock. It says how paths and credentials look. Required.
+	// Provider is the label: openai, anthropic, azure or bedrock, or any other for a provider that speaks OpenAI's format. It says how
+	// paths and credentials look. Required.
 	Provider string
 	// BaseURL is the provider's origin, with or without the /v1 that SDKs have in theirs. Defaults to the public one of
 	// openai and anthropic; required for the others.
@@ -49,10 +50,10 @@ type Model struct {
 	ID string
 	// Local are the operator's own servers. Defaults to none.
 	Local *Local
-	// Providers are tried in order. Only those of the first one's label are, and those of FallbackProvider.
+	// Providers are tried in order. Only those of the first one's label are, and those of Fallback's.
 	Providers []Offer
-	// FallbackProvider is a second provider label that may be tried after the first. Defaults to none.
-	FallbackProvider string
+	// Fallback is tried last of all. Its provider's label may be another than the first's. Defaults to none.
+	Fallback *Offer
 }
 
 // Local is a pool of equal servers.
@@ -69,9 +70,24 @@ type Local struct {
 	Operations []wire.Operation
 	// Apart says that usage counts reasoning beside the output instead of in it. Defaults to false.
 	Apart bool
-	// Exclude passes a replica over while it is under pressure. Defaults to nothing.
-	Exclude Exclude
-	// MaxTries is how many replicas one request may try. Defaults to 3.
+	// Pool is the id of a quota pool that calls claim, where the servers stand for an account. Defaults to none.
+	Pool string
+	// Capacity is how many requests at once each replica is made for, in the order of Replicas; 0: not declared. Defaults to none.
+	Capacity []int64
+	// Steps are walked in order over the same replicas. Defaults to one over all of them.
+	Steps []Step
+}
+
+// Step is one step of routing over a model's replicas: those that it is about, less those under excluded pressure, the least
+// loaded first. A replica that a request has tried in one step it does not try again in the next.
+type Step struct {
+	// Name names the step in logs. Defaults to none.
+	Name string
+	// Replicas are those that the step is about, by their place in Local.Replicas. Defaults to all; an empty list is none.
+	Replicas []int
+	// Exclude passes a replica over while any of it holds. Defaults to nothing.
+	Exclude []Bound
+	// MaxTries is how many replicas one request may try before the next step. Defaults to 3.
 	MaxTries int
 }
 
@@ -81,18 +97,15 @@ type Offer struct {
 	Connection string
 	// Model is the name at the provider. Defaults to the model's id.
 	Model string
+	// Pool is the id of the quota pool that calls claim. Defaults to the connection's.
+	Pool string
 }
 
-// Exclude are the signals that pass a replica over. A signal that a replica does not report excludes nothing.
-type Exclude struct {
-	KV      *Bound // the share of the KV cache in use, 0 to 1
-	Waiting *Bound // requests that wait in the server
-}
-
-// Bound is a threshold.
+// Bound is a threshold of a metric. One that is not known of a replica passes.
 type Bound struct {
-	Op    string // gt, gte, lt or lte
-	Value float64
+	Metric Metric
+	Op     string // gt, gte, lt or lte
+	Value  float64
 }
 
 // Holds says whether v is on the bound's side of the value.
@@ -150,9 +163,9 @@ func (n *Connection) validate(f *faults, at string) {
 	if n.ID == "" {
 		f.add("%s.id: it must not be empty", at)
 	}
-	p, known := providers[n.Provider]
+	p, known := providerOf(n.Provider)
 	if !known {
-		f.add("%s.provider: %q is none of openai, anthropic, azure, bedrock", at, n.Provider)
+		f.add("%s.provider: it must not be empty", at)
 	}
 	switch {
 	case n.BaseURL != "":
@@ -174,7 +187,7 @@ func (m *Model) validate(f *faults, at string, connections map[string]bool) {
 	if m.ID == "" {
 		f.add("%s.id: it must not be empty", at)
 	}
-	if m.Local == nil && len(m.Providers) == 0 {
+	if m.Local == nil && len(m.Providers) == 0 && m.Fallback == nil {
 		f.add("%s: the model has neither local replicas nor providers", at)
 	}
 	for i, r := range m.Providers {
@@ -182,8 +195,8 @@ func (m *Model) validate(f *faults, at string, connections map[string]bool) {
 			f.add("%s.providers[%d].connection: there is no connection %q", at, i, r.Connection)
 		}
 	}
-	if _, known := providers[m.FallbackProvider]; m.FallbackProvider != "" && !known {
-		f.add("%s.fallback_provider: %q is none of openai, anthropic, azure, bedrock", at, m.FallbackProvider)
+	if m.Fallback != nil && !connections[m.Fallback.Connection] {
+		f.add("%s.fallback_provider: there is no connection %q", at, m.Fallback.Connection)
 	}
 	if m.Local != nil {
 		m.Local.validate(f, at+".local")
@@ -209,12 +222,29 @@ func (l *Local) validate(f *faults, at string) {
 		}
 		seen[u.String()] = true
 	}
-	if l.MaxTries < 0 {
-		f.add("%s.max_tries: %d is negative", at, l.MaxTries)
+	if n := len(l.Capacity); n != 0 && n != len(l.Replicas) {
+		f.add("%s.capacity: there are %d, and must be one for each of %d replicas", at, n, len(l.Replicas))
 	}
-	for name, b := range map[string]*Bound{"kv_cache_utilization": l.Exclude.KV, "waiting_requests": l.Exclude.Waiting} {
-		if b != nil && b.Op != "gt" && b.Op != "gte" && b.Op != "lt" && b.Op != "lte" {
-			f.add("%s.exclude_if.%s: %q is none of gt, gte, lt, lte", at, name, b.Op)
+	for i := range l.Steps {
+		l.Steps[i].validate(f, fmt.Sprintf("%s.steps[%d]", at, i), len(l.Replicas))
+	}
+}
+
+func (p *Step) validate(f *faults, at string, replicas int) {
+	for _, i := range p.Replicas {
+		if i < 0 || i >= replicas {
+			f.add("%s.replicas: there is no replica %d", at, i)
+		}
+	}
+	if p.MaxTries < 0 {
+		f.add("%s.max_tries: %d is negative", at, p.MaxTries)
+	}
+	for _, b := range p.Exclude {
+		if !allMetrics[b.Metric] {
+			f.add("%s.exclude_if: %q is no metric", at, b.Metric)
+		}
+		if b.Op != "gt" && b.Op != "gte" && b.Op != "lt" && b.Op != "lte" {
+			f.add("%s.exclude_if.%s: %q is none of gt, gte, lt, lte", at, b.Metric, b.Op)
 		}
 	}
 }

@@ -1,15 +1,12 @@
 package upstream
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"strconv"
 	"time"
 )
 
@@ -30,17 +27,19 @@ const (
 type probe struct {
 	err     error
 	timeout bool
+	took    time.Duration
 }
 
 // watch asks one replica until ctx ends. first is called after the first answer.
 func (s *Set) watch(ctx context.Context, r *replica, first func()) {
 	var quiet time.Time // no metrics before that
 	for {
-		epoch := r.epoch()
+		epoch, asked := r.epoch(), s.now()
 		p := s.health(ctx, r)
 		if ctx.Err() != nil {
 			return
 		}
+		p.took = s.now().Sub(asked)
 		r.probed(epoch, p, s.now())
 		if now := s.now(); p.err == nil && r.hasMetrics() && !now.Before(quiet) {
 			if !s.pressure(ctx, r) {
@@ -140,106 +139,4 @@ func (s *Set) ask(ctx context.Context, r *replica, path string, read func(io.Rea
 	}
 	_, _ = io.Copy(io.Discard, io.LimitReader(body, 64<<10)) // so that the connection can be used again
 	return response.StatusCode, nil
-}
-
-// meaning is what a metric of a model server says.
-type meaning uint8
-
-const (
-	running meaning = iota + 1
-	waiting
-	cache // share of the KV cache in use
-)
-
-// metrics are the names that servers use. A server that reports under several labels has them added up, shares averaged.
-var metrics = map[string]meaning{
-	"vllm:num_requests_running":     running,
-	"vllm:num_requests_waiting":     waiting,
-	"vllm:kv_cache_usage_perc":      cache,
-	"vllm:gpu_cache_usage_perc":     cache,
-	"sglang:num_running_reqs":       running,
-	"sglang:num_queue_reqs":         waiting,
-	"sglang:token_usage":            cache,
-	"sglang_num_running_reqs":       running,
-	"sglang_num_queue_reqs":         waiting,
-	"sglang_token_usage":            cache,
-	"llamacpp:requests_processing":  running,
-	"llamacpp:requests_deferred":    waiting,
-	"llamacpp:kv_cache_usage_ratio": cache,
-	"tgi_batch_current_size":        running,
-	"tgi_queue_size":                waiting,
-}
-
-// read reads metrics in the Prometheus text format. Lines that it does not know are passed over.
-func (s *signals) read(body io.Reader) error {
-	lines := bufio.NewScanner(body)
-	lines.Buffer(make([]byte, 0, 4096), maxLine)
-	shares := map[string]*share{}
-	for lines.Scan() {
-		name, value, ok := sample(lines.Bytes())
-		if !ok {
-			continue
-		}
-		switch metrics[string(name)] {
-		case running:
-			s.running = reading{s.running.value + value, true}
-		case waiting:
-			s.waiting = reading{s.waiting.value + value, true}
-		case cache:
-			h := shares[string(name)]
-			if h == nil {
-				h = &share{}
-				shares[string(name)] = h
-			}
-			h.add(reading{value, true})
-		}
-	}
-	for _, h := range shares { // a server between two versions reports one cache under two names
-		average, _ := h.average()
-		s.kv = reading{max(s.kv.value, min(average, 1)), true}
-	}
-	return lines.Err()
-}
-
-// share is an average in the making.
-type share struct{ sum, count float64 }
-
-func (h *share) add(r reading) {
-	if r.set {
-		h.sum += r.value
-		h.count++
-	}
-}
-
-func (h *share) average() (v float64, any bool) {
-	if h.count == 0 {
-		return 0, false
-	}
-	return h.sum / h.count, true
-}
-
-// sample splits "name{labels} value" or "name value", with an optional time behind it. Negative values and those that are
-// no numbers are no samples.
-func sample(line []byte) (name []byte, value float64, ok bool) {
-	if len(line) == 0 || line[0] == '#' {
-		return nil, 0, false
-	}
-	end := bytes.IndexAny(line, "{ \t")
-	if end <= 0 {
-		return nil, 0, false
-	}
-	name = line[:end]
-	if metrics[string(name)] == 0 {
-		return nil, 0, false
-	}
-	rest := line[end:]
-	if rest[0] == '{' {
-		rest = rest[bytes.LastIndexByte(rest, '}')+1:]
-	}
-	fields := bytes.Fields(rest)
-	if len(fields) == 0 {
-		return nil, 0, false
-	}
-	value, err := strconv.ParseFloat(string(fields[0]), 64)
-	return name, value, err == nil && value >= 0 && value < 1e12
 }

@@ -56,6 +56,16 @@ var providers = map[string]provider{
 	"bedrock": {serves: bedrockOperations, path: bedrockPath, secrets: bedrockSecret},
 }
 
+// providerOf gives what is known of a label. Any other label is a provider that speaks OpenAI's format at a base URL of its own.
+func providerOf(label string) (p provider, known bool) {
+	if p, known = providers[label]; known || label == "" {
+		return p, known
+	}
+	p = providers["openai"]
+	p.base, p.serves = "", func(*url.URL) []wire.Operation { return withRerank }
+	return p, true
+}
+
 func bearer(_ wire.Operation, key string) (name, value string) {
 	return "Authorization", "Bearer " + key
 }
@@ -130,7 +140,7 @@ func (n *Connection) Serves(op wire.Operation) bool {
 }
 
 func (n *Connection) base() (*url.URL, provider, bool) {
-	p, known := providers[n.Provider]
+	p, known := providerOf(n.Provider)
 	text := n.BaseURL
 	if text == "" {
 		text = p.base

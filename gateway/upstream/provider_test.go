@@ -23,6 +23,8 @@ func TestTargetsOfEachProvider(t *testing.T) {
 		{"openai", Connection{Provider: "openai"}, wire.Chat, "https://api.openai.com/v1/chat/completions", http.Header{"Authorization": {"Bearer secret"}}},
 		{"openai, an SDK's base", Connection{Provider: "openai", BaseURL: "http://proxy:8080/openai/v1/"}, wire.Responses, "http://proxy:8080/openai/v1/responses", http.Header{"Authorization": {"Bearer secret"}}},
 		{"openai, the other format", Connection{Provider: "openai"}, wire.Messages, "", nil},
+		{"another label", Connection{Provider: "together", BaseURL: "https://api.together.xyz/v1"}, wire.Rerank, "https://api.together.xyz/v1/rerank", http.Header{"Authorization": {"Bearer secret"}}},
+		{"another label speaks one format", Connection{Provider: "together", BaseURL: "https://api.together.xyz/v1"}, wire.Messages, "", nil},
 		{"openai, told so", Connection{Provider: "openai", BaseURL: "http://x", Operations: []wire.Operation{wire.Rerank}}, wire.Rerank, "http://x/v1/rerank", http.Header{"Authorization": {"Bearer secret"}}},
 		{"openai, told not to", Connection{Provider: "openai", Operations: []wire.Operation{wire.Rerank}}, wire.Chat, "", nil},
 		{"anthropic", Connection{Provider: "anthropic"}, wire.Messages, "https://api.anthropic.com/v1/messages", http.Header{"X-Api-Key": {"secret"}}},
@@ -89,9 +91,12 @@ func TestTheOrderOfRoutes(t *testing.T) {
 	}{
 		{"local first, then one label", Model{Local: local, Providers: offers}, wire.Chat, "local/tgi-model oa1/gpt oa2/m"},
 		{"the label that serves the format", Model{Local: local, Providers: offers}, wire.Messages, "an1/m"},
-		{"and the fallback's", Model{Local: local, Providers: offers, FallbackProvider: "azure"}, wire.Chat, "local/tgi-model oa1/gpt oa2/m az1/m"},
-		{"the fallback's serve the format or not", Model{Providers: offers, FallbackProvider: "openai"}, wire.Messages, "an1/m"},
-		{"the fallback is the label", Model{Providers: offers, FallbackProvider: "openai"}, wire.Responses, "oa1/gpt oa2/m"},
+		{"and the fallback's label, and last the fallback", Model{Local: local, Providers: offers, Fallback: &Offer{Connection: "az1", Model: "big"}}, wire.Chat, "local/tgi-model oa1/gpt oa2/m az1/m az1/big"},
+		{"the fallback's serve the format or not", Model{Providers: offers, Fallback: &Offer{Connection: "oa1"}}, wire.Messages, "an1/m"},
+		{"the fallback is of the label", Model{Providers: offers, Fallback: &Offer{Connection: "oa1", Model: "mini"}}, wire.Responses, "oa1/gpt oa2/m oa1/mini"},
+		{"the fallback stands among the providers", Model{Providers: offers, Fallback: &Offer{Connection: "oa1", Model: "gpt"}}, wire.Responses, "oa1/gpt oa2/m"},
+		{"the fallback alone", Model{Local: local, Fallback: &Offer{Connection: "oa2", Model: "gpt"}}, wire.Chat, "local/tgi-model oa2/gpt"},
+		{"an offer's own pool", Model{Providers: []Offer{{Connection: "oa2", Pool: "apart"}, {Connection: "oa1", Pool: "whole"}}}, wire.Chat, "oa2/m:apart oa1/m:whole"},
 		{"none serves it", Model{Local: local}, wire.Embeddings, ""},
 	} {
 		c.model.ID = "m"
@@ -102,7 +107,11 @@ func TestTheOrderOfRoutes(t *testing.T) {
 		routes, known := s.Routes("m", c.op)
 		var got []string
 		for _, r := range routes {
-			got = append(got, r.Deployment)
+			name := r.Deployment
+			if strings.Contains(c.want, ":") {
+				name += ":" + r.Pool
+			}
+			got = append(got, name)
 			if r.Local {
 				if _, _, ok := r.Pick(); ok {
 					t.Errorf("%s: a replica that was never probed was picked", c.name)
@@ -114,7 +123,7 @@ func TestTheOrderOfRoutes(t *testing.T) {
 				t.Errorf("%s: %+v, %v", c.name, target, ok)
 				continue
 			}
-			done(0)
+			done(0, 200)
 			if _, _, again := r.Pick(); again {
 				t.Errorf("%s: %s was picked twice", c.name, r.Deployment)
 			}
@@ -132,6 +141,7 @@ func TestEveryFaultIsNamed(t *testing.T) {
 	c := Config{
 		Connections: []Connection{
 			{ID: "", Provider: "cohere", Key: key},
+			{ID: "f", Key: key},
 			{ID: "a", Provider: "azure", Key: key},
 			{ID: "a", Provider: "openai", BaseURL: "ftp://x", APIVersion: "1"},
 			{ID: "b", Provider: "openai", BaseURL: "https://user:pass@host", Key: key},
@@ -140,8 +150,9 @@ func TestEveryFaultIsNamed(t *testing.T) {
 		},
 		Models: []Model{
 			{ID: "m"},
-			{ID: "m", Providers: []Offer{{Connection: "zz"}}, FallbackProvider: "nobody"},
-			{ID: "", Local: &Local{Engine: "mlx", Replicas: []string{"http://h:1", "http://h:1/v1/", "nope"}, MaxTries: -1, Exclude: Exclude{KV: &Bound{Op: ">"}}}},
+			{ID: "m", Providers: []Offer{{Connection: "zz"}}, Fallback: &Offer{Connection: "nobody"}},
+			{ID: "", Local: &Local{Engine: "mlx", Replicas: []string{"http://h:1", "http://h:1/v1/", "nope"}, Capacity: []int64{1},
+				Steps: []Step{{Replicas: []int{3}, MaxTries: -1, Exclude: []Bound{{Metric: KVCache, Op: ">"}, {Metric: "luck", Op: "gt"}}}}}},
 			{ID: "n", Local: &Local{}},
 		},
 	}
@@ -150,14 +161,16 @@ func TestEveryFaultIsNamed(t *testing.T) {
 		t.Fatal("it was taken")
 	}
 	for _, want := range []string{
-		`connections[0].id: it must not be empty`, `connections[0].provider: "cohere" is none of openai, anthropic, azure, bedrock`,
-		`connections[1].base_url: azure needs one`, `connections[2].id: "a" is used twice`, `connections[2].base_url: "ftp://x" must begin with http:// or https://`,
-		`connections[2]: there is no key`, `connections[2].api_version: only azure has one`, `connections[3].base_url: a base URL must not carry credentials`,
-		`connections[4].base_url: "https://host?x=1" must have neither query nor fragment`, `connections[5].base_url: "https://" has no host`,
+		`connections[0].id: it must not be empty`, `connections[0].base_url: cohere needs one`, `connections[1].provider: it must not be empty`,
+		`connections[2].base_url: azure needs one`, `connections[3].id: "a" is used twice`, `connections[3].base_url: "ftp://x" must begin with http:// or https://`,
+		`connections[3]: there is no key`, `connections[3].api_version: only azure has one`, `connections[4].base_url: a base URL must not carry credentials`,
+		`connections[5].base_url: "https://host?x=1" must have neither query nor fragment`, `connections[6].base_url: "https://" has no host`,
 		`models[0]: the model has neither local replicas nor providers`, `models[1].id: "m" is used twice`,
-		`models[1].providers[0].connection: there is no connection "zz"`, `models[1].fallback_provider: "nobody" is none of`,
+		`models[1].providers[0].connection: there is no connection "zz"`, `models[1].fallback_provider: there is no connection "nobody"`,
 		`models[2].id: it must not be empty`, `models[2].local.engine: "mlx" is none of`, `models[2].local.replicas[1]: "http://h:1/v1/" is listed twice`,
-		`models[2].local.replicas[2]: "nope" must begin with`, `models[2].local.max_tries: -1 is negative`, `models[2].local.exclude_if.kv_cache_utilization: ">" is none of`,
+		`models[2].local.replicas[2]: "nope" must begin with`, `models[2].local.capacity: there are 1, and must be one for each of 3 replicas`, `models[2].local.steps[0].replicas: there is no replica 3`,
+		`models[2].local.steps[0].max_tries: -1 is negative`, `models[2].local.steps[0].exclude_if.kv_cache_utilization: ">" is none of`,
+		`models[2].local.steps[0].exclude_if: "luck" is no metric`,
 		`models[3].local.replicas: there are 0, and must be 1 to 256`,
 	} {
 		if !strings.Contains(err.Error(), want) {
@@ -175,7 +188,7 @@ func TestBounds(t *testing.T) {
 		at   float64
 		want [3]bool // below, at, above
 	}{{"gt", 5, [3]bool{false, false, true}}, {"gte", 5, [3]bool{false, true, true}}, {"lt", 5, [3]bool{true, false, false}}, {"lte", 5, [3]bool{true, true, false}}} {
-		b := Bound{c.op, c.at}
+		b := Bound{Op: c.op, Value: c.at}
 		if got := [3]bool{b.Holds(4), b.Holds(5), b.Holds(6)}; got != c.want {
 			t.Errorf("%s: %v", c.op, got)
 		}

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"net/http"
 	"net/url"
 	"sync"
 	"sync/atomic"
@@ -26,7 +27,9 @@ type signals struct {
 	own     int64 // requests of this gateway at that time
 	running reading
 	waiting reading
-	kv      reading // 0 to 1
+	kv      reading   // 0 to 1
+	first   histogram // time to the first token, since the server started
+	between histogram // and between tokens
 }
 
 // reading is one number that a replica may report.
@@ -51,6 +54,7 @@ type replica struct {
 	broken  int           // calls in a row whose connection broke
 	fault   string        // why it is unhealthy
 	seen    signals
+	known   experience
 	checked time.Time
 }
 
@@ -64,10 +68,26 @@ func (r *replica) isHealthy() bool {
 	return r.healthy
 }
 
-// called takes how a call went. A replica that cannot be reached is out at once, one whose connections break after a few;
-// a probe, which comes at once, brings it back.
-func (r *replica) called(kind relay.Kind) {
+// failure says whether a call failed by the server's fault, and whether it says anything of the server at all.
+func failure(kind relay.Kind, status int) (failed, counts bool) {
+	switch kind {
+	case relay.Completed:
+		return false, true
+	case relay.UpstreamStatus: // what the client did wrong, the server did right
+		return status >= 500, status != http.StatusTooManyRequests
+	case relay.ClientGone, relay.Stopped, relay.Barred:
+		return false, false
+	}
+	return true, true
+}
+
+// called takes how a call went, with the status of its answer, if any. A replica that cannot be reached is out at once, one whose
+// connections break after a few; a probe, which comes at once, brings it back.
+func (r *replica) called(kind relay.Kind, status int, now time.Time) {
 	r.mu.Lock()
+	if failed, counts := failure(kind, status); counts {
+		r.known.called(failed, now)
+	}
 	switch kind {
 	case relay.Unreachable:
 		r.broken = brokenCalls
@@ -137,10 +157,14 @@ func (r *replica) probed(epoch uint64, p probe, now time.Time) {
 		return
 	}
 	r.slow = 0
+	r.known.probed(p.took)
 }
 
 func (r *replica) report(s signals) {
 	r.mu.Lock()
+	r.known.first.report(s.first, s.at)
+	r.known.tokens.report(s.between, s.at)
+	s.first, s.between = histogram{}, histogram{}
 	r.seen = s
 	r.mu.Unlock()
 }

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"time"
@@ -19,17 +20,21 @@ type Route struct {
 	Pool       string // quota pool to claim; "" for the local pool or when none is known
 	Model      string // the upstream's name
 
+	Step string // of the local pool: the step's name
+
 	set     *Set
 	entry   *entry
 	account *Connection
 	op      wire.Operation
-	tried   []*replica
+	step    *step
+	tried   *[]*replica // in all steps of the request
+	tries   int         // in this one
 	used    bool
 }
 
-// Routes are where a request of op for the model can go, in order: the local pool, then the providers. After the first
-// provider that serves op, only those of the same label and those of the model's FallbackProvider follow. known says whether
-// there is such a model; none of a known model's routes may serve op.
+// Routes are where a request of op for the model can go, in order: the local pool, one route for each step of its policy, then the
+// providers. After the first provider that serves op, only those of the same label and those of the fallback's follow, and last the
+// fallback. known says whether there is such a model; none of a known model's routes may serve op.
 func (s *Set) Routes(model string, op wire.Operation) (routes []*Route, known bool) {
 	t := s.table.Load()
 	e := t.models[model]
@@ -37,40 +42,59 @@ func (s *Set) Routes(model string, op wire.Operation) (routes []*Route, known bo
 		return nil, false
 	}
 	if e.Local != nil && e.Local.serves(op) {
-		routes = append(routes, &Route{Local: true, Deployment: "local/" + e.Local.Model, Provider: e.Local.Engine, Model: e.Local.Model,
-			set: s, entry: e, op: op})
+		tried := new([]*replica)
+		for i := range e.steps {
+			routes = append(routes, &Route{Local: true, Deployment: "local/" + e.Local.Model, Provider: e.Local.Engine, Pool: e.Local.Pool,
+				Model: e.Local.Model, Step: e.steps[i].name, set: s, entry: e, op: op, step: &e.steps[i], tried: tried})
+		}
 	}
-	label := ""
-	var fallback []*Route
-	for _, offer := range e.Providers {
-		n := t.connections[offer.Connection]
+	return append(routes, s.accounts(t, e, op)...), true
+}
+
+// accounts are the providers that may be tried, in order. None stands twice.
+func (s *Set) accounts(t *table, e *entry, op wire.Operation) []*Route {
+	offers := e.Providers
+	label, second := "", ""
+	if e.Fallback != nil {
+		second = t.connections[e.Fallback.Connection].Provider
+		offers = append(slices.Clip(offers), *e.Fallback)
+	}
+	var first, others []*Route
+	seen := map[string]bool{}
+	for i := range offers {
+		o := &offers[i]
+		n := t.connections[o.Connection]
 		if !n.Serves(op) {
 			continue
 		}
+		r := &Route{Provider: n.Provider, Connection: n.ID, Pool: cmp.Or(o.Pool, n.Pool), Model: cmp.Or(o.Model, e.ID), set: s, account: n, op: op}
+		if r.Deployment = n.ID + "/" + r.Model; seen[r.Deployment] {
+			continue
+		}
 		if label == "" {
-			label = n.Provider
+			label = r.Provider
 		}
-		r := &Route{Provider: n.Provider, Connection: n.ID, Pool: n.Pool, Model: offer.Model, set: s, account: n, op: op}
-		if r.Model == "" {
-			r.Model = e.ID
+		switch {
+		case e.Fallback != nil && i == len(e.Providers): // last of all
+			others = append(others, r)
+		case r.Provider == label:
+			first = append(first, r)
+		case r.Provider == second:
+			others = append(others, r)
+		default:
+			continue
 		}
-		r.Deployment = n.ID + "/" + r.Model
-		switch n.Provider {
-		case label:
-			routes = append(routes, r)
-		case e.FallbackProvider:
-			fallback = append(fallback, r)
-		}
+		seen[r.Deployment] = true
 	}
-	return append(routes, fallback...), true
+	return append(first, others...)
 }
 
-// Done takes how a call to a target went. It must be called once for each target, whatever happened; more often changes
-// nothing.
-type Done func(relay.Kind)
+// Done takes how a call to a target went, with the status of the upstream's answer, 0 if there was none. It must be called once for
+// each target, whatever happened; more often changes nothing.
+type Done func(kind relay.Kind, status int)
 
-// Pick chooses a target: of the local pool the healthy replica with the least load that this request has not tried and that
-// is not under excluded pressure, of an account the account, once. The replica counts the call as its own until done is
+// Pick chooses a target: of the local pool the healthy replica of the step with the least load that this request has not tried and
+// that is not under excluded pressure, of an account the account, once. The replica counts the call as its own until done is
 // called. ok is false when nothing is left to try; the next route is then due.
 func (r *Route) Pick() (t Target, done Done, ok bool) {
 	if r.account != nil {
@@ -79,70 +103,82 @@ func (r *Route) Pick() (t Target, done Done, ok bool) {
 		}
 		r.used = true
 		t, ok = r.account.Target(r.op, r.Model)
-		return t, func(relay.Kind) {}, ok
+		t.Pool = r.Pool
+		return t, func(relay.Kind, int) {}, ok
 	}
-	if len(r.tried) >= r.entry.Local.MaxTries {
+	if r.tries >= r.step.tries {
 		return Target{}, nil, false
 	}
-	chosen := r.entry.take(r.tried, r.set.now())
+	chosen := r.entry.take(r.step, *r.tried, r.set.now())
 	if chosen == nil {
 		return Target{}, nil, false
 	}
-	r.tried = append(r.tried, chosen)
+	r.tries++
+	*r.tried = append(*r.tried, chosen)
 	local := r.entry.Local
-	t = Target{Deployment: chosen.name, URL: chosen.url + r.op.Path(), Model: local.Model, Local: true, Provider: local.Engine,
+	t = Target{Deployment: chosen.name, URL: chosen.url + r.op.Path(), Model: local.Model, Local: true, Provider: local.Engine, Pool: r.Pool,
 		Format: r.op.Format(), OldField: engines[local.Engine].oldField, Apart: local.Apart}
 	if local.Key != nil {
 		t.Header = http.Header{"Authorization": {"Bearer " + local.Key()}}
 	}
 	called := false
-	return t, func(kind relay.Kind) {
+	return t, func(kind relay.Kind, status int) {
 		if called {
 			return
 		}
 		called = true
 		chosen.inflight.Add(-1)
-		chosen.called(kind)
+		chosen.called(kind, status, r.set.now())
 	}, true
 }
 
 // take counts a call at the replica with the least load. Choosing and counting are one step, or a burst would all choose
 // the same.
-func (e *entry) take(tried []*replica, now time.Time) *replica {
+func (e *entry) take(p *step, tried []*replica, now time.Time) *replica {
 	e.taking.Lock()
 	defer e.taking.Unlock()
-	r := e.least(tried, now)
+	r := e.least(p, tried, now)
 	if r != nil {
 		r.inflight.Add(1)
 	}
 	return r
 }
 
-// least finds the healthy replica with the least load; nil when there is none. Equal ones take turns.
-func (e *entry) least(tried []*replica, now time.Time) *replica {
-	type candidate struct {
-		r         *replica
-		own, full float64
-	}
+// candidate is a replica that may be chosen.
+type candidate struct {
+	r         *replica
+	own, full float64
+}
+
+// least finds the healthy replica of a step with the least load; nil when there is none. Equal ones take turns. Load is weighed by what
+// the replicas are made for, where that is declared of all.
+func (e *entry) least(p *step, tried []*replica, now time.Time) *replica {
 	var room [16]candidate
 	found := room[:0]
-	n := len(e.replicas)
-	start := int(e.turn % uint64(n))
-	e.turn++
+	n := len(p.replicas)
+	if n == 0 {
+		return nil
+	}
+	start := int(p.turn % uint64(n))
+	p.turn++
 	reported := true
 	for i := range n {
-		r := e.replicas[(start+i)%n]
-		if slices.Contains(tried, r) {
+		m := &p.replicas[(start+i)%n]
+		if slices.Contains(tried, m.replica) {
 			continue
 		}
-		healthy, s := r.state(now)
-		if !healthy || e.Local.Exclude.holds(&s) {
+		healthy, s := m.state(now)
+		if !healthy || m.excluded(p.exclude, &s, m.capacity, now) {
 			continue
 		}
-		own := r.inflight.Load()
+		own := m.inflight.Load()
 		load, known := s.load(own)
 		reported = reported && known
-		found = append(found, candidate{r, float64(own), (load + 1) * (1 + s.kv.value)})
+		c := candidate{m.replica, float64(own), (load + 1) * (1 + s.kv.value)}
+		if p.weighed {
+			c.own, c.full = c.own/float64(m.capacity), c.full/float64(m.capacity)
+		}
+		found = append(found, c)
 	}
 	var best *candidate
 	for i := range found {
@@ -158,9 +194,4 @@ func (e *entry) least(tried []*replica, now time.Time) *replica {
 		return nil
 	}
 	return best.r
-}
-
-// holds says whether the signals exclude a replica.
-func (x *Exclude) holds(s *signals) bool {
-	return x.KV != nil && s.kv.set && x.KV.Holds(s.kv.value) || x.Waiting != nil && s.waiting.set && x.Waiting.Holds(s.waiting.value)
 }

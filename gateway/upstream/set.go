@@ -44,8 +44,24 @@ type table struct {
 type entry struct {
 	Model
 	replicas []*replica
+	steps    []step
 	taking   sync.Mutex
+}
+
+// step is one step of routing over a model's replicas.
+type step struct {
+	name     string
+	replicas []member
+	exclude  []Bound
+	tries    int
+	weighed  bool   // each replica says what it is made for
 	turn     uint64 // where the search for a replica begins
+}
+
+// member is a replica as one model has it.
+type member struct {
+	*replica
+	capacity int64 // requests at once that it is made for; 0: not declared
 }
 
 // New returns a Set. The error names every fault of the configuration.
@@ -90,9 +106,6 @@ func (s *Set) Update(c Config) error {
 
 func (t *table) addReplicas(e *entry, old *table) {
 	local := *e.Local
-	if local.MaxTries == 0 {
-		local.MaxTries = DefaultMaxTries
-	}
 	if local.Model == "" {
 		local.Model = e.ID
 	}
@@ -115,6 +128,33 @@ func (t *table) addReplicas(e *entry, old *table) {
 		r.metrics = engines[local.Engine].metrics
 		r.mu.Unlock()
 		e.replicas = append(e.replicas, r)
+	}
+	e.makeSteps()
+}
+
+// makeSteps finds the replicas of each step. A model without steps has one over all of them.
+func (e *entry) makeSteps() {
+	steps := e.Local.Steps
+	if len(steps) == 0 {
+		steps = []Step{{}}
+	}
+	for _, p := range steps {
+		out := step{name: p.Name, exclude: p.Exclude, tries: p.MaxTries, weighed: true}
+		if out.tries == 0 {
+			out.tries = DefaultMaxTries
+		}
+		for i, r := range e.replicas {
+			if p.Replicas != nil && !slices.Contains(p.Replicas, i) {
+				continue
+			}
+			m := member{replica: r}
+			if len(e.Local.Capacity) > 0 {
+				m.capacity = e.Local.Capacity[i]
+			}
+			out.weighed = out.weighed && m.capacity > 0
+			out.replicas = append(out.replicas, m)
+		}
+		e.steps = append(e.steps, out)
 	}
 }
 

@@ -146,7 +146,7 @@ func TestAReplicaThatIsDownComesBackByProbe(t *testing.T) {
 	}
 	before := a.probes.Load()
 	a.status.Store(503) // so that it stays out
-	done(relay.Unreachable)
+	done(relay.Unreachable, 0)
 	if s.Healthy("m") != 0 {
 		t.Error("a replica that cannot be reached is out at once")
 	}
@@ -157,14 +157,14 @@ func TestAReplicaThatIsDownComesBackByProbe(t *testing.T) {
 	eventually(t, "healthy again", func() bool { return s.Healthy("m") == 1 && a.probes.Load() > before })
 
 	_, done, _ = only(t, s, "m").Pick()
-	done(relay.Broken)
-	done(relay.Broken) // of the same call: it counts once
+	done(relay.Broken, 0)
+	done(relay.Broken, 0) // of the same call: it counts once
 	if s.Healthy("m") != 1 {
 		t.Error("one broken connection may be chance")
 	}
 	_, done, _ = only(t, s, "m").Pick()
 	a.status.Store(503)
-	done(relay.Broken)
+	done(relay.Broken, 0)
 	if s.Healthy("m") != 0 {
 		t.Error("two in a row are not")
 	}
@@ -184,7 +184,7 @@ func TestUpdateKeepsWhatIsKnown(t *testing.T) {
 		t.Errorf("%+v", s.Replicas("m"))
 	}
 	eventually(t, "the new one is asked too", func() bool { return s.Healthy("m") == 2 })
-	done(relay.Completed)
+	done(relay.Completed, 0)
 	if s.Replicas("m")[0].Inflight != 0 {
 		t.Errorf("%+v", s.Replicas("m"))
 	}
@@ -235,7 +235,7 @@ func TestOldSignalsAreMissing(t *testing.T) {
 func TestAProbeDoesNotUndoALaterFailure(t *testing.T) {
 	r := &replica{healthy: true, kick: make(chan struct{}, 1)}
 	epoch := r.epoch()
-	r.called(relay.Unreachable)
+	r.called(relay.Unreachable, 0, time.Unix(1, 0))
 	r.probed(epoch, probe{}, time.Unix(1, 0)) // began before
 	if r.isHealthy() {
 		t.Error("the older probe won")
@@ -320,7 +320,7 @@ func TestLeastLoadedTakesTurns(t *testing.T) {
 	for range 9 { // all idle
 		target, done, _ := only(t, s, "m").Pick()
 		counts[target.Deployment]++
-		done(relay.Completed)
+		done(relay.Completed, 0)
 	}
 	if len(counts) != 3 || counts[s.Replicas("m")[0].Name] != 3 {
 		t.Errorf("idle: %v", counts)
@@ -335,8 +335,8 @@ func TestLeastLoadedTakesTurns(t *testing.T) {
 			t.Errorf("%s has %d", r.Name, r.Inflight)
 		}
 	}
-	held[4](relay.Completed)
-	held[4](relay.Completed)
+	held[4](relay.Completed, 0)
+	held[4](relay.Completed, 0)
 	free := ""
 	for _, r := range s.Replicas("m") {
 		if r.Inflight == 2 {
@@ -346,10 +346,10 @@ func TestLeastLoadedTakesTurns(t *testing.T) {
 	if target, done, _ := only(t, s, "m").Pick(); target.Deployment != free || free == "" {
 		t.Errorf("%s was picked, %s is free", target.Deployment, free)
 	} else {
-		done(relay.ClientGone)
+		done(relay.ClientGone, 0)
 	}
 	for _, done := range held {
-		done(relay.Completed)
+		done(relay.Completed, 0)
 	}
 	for _, r := range s.Replicas("m") {
 		if r.Inflight != 0 {
@@ -362,7 +362,7 @@ func TestPressureCounts(t *testing.T) {
 	busy := newServer(t, "vllm:num_requests_running 8\nvllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc 0.2\n")
 	full := newServer(t, "vllm:num_requests_running 1\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.95\n")
 	free := newServer(t, "vllm:num_requests_running 1\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.1\n")
-	s := start(t, pool("m", Local{Engine: "vllm", Exclude: Exclude{KV: &Bound{"gt", 0.9}}}, busy, full, free))
+	s := start(t, pool("m", Local{Engine: "vllm", Steps: []Step{{Exclude: []Bound{{KVCache, "gt", 0.9}}}}}, busy, full, free))
 	eventually(t, "all report", func() bool {
 		for _, r := range s.Replicas("m") {
 			if !r.Signals {
@@ -379,7 +379,7 @@ func TestPressureCounts(t *testing.T) {
 			break
 		}
 		order = append(order, "http://"+target.Deployment)
-		done(relay.Unreachable)
+		done(relay.Unreachable, 0)
 	}
 	if len(order) != 2 || order[0] != free.URL || order[1] != busy.URL {
 		t.Errorf("picked %v of busy %s, full %s, free %s", order, busy.URL, full.URL, free.URL)
@@ -399,7 +399,7 @@ func TestTriesAreBounded(t *testing.T) {
 			break
 		}
 		seen[target.Deployment] = true
-		done(relay.Broken)
+		done(relay.Broken, 0)
 	}
 	if len(seen) != DefaultMaxTries {
 		t.Errorf("tried %v", seen)
@@ -422,6 +422,6 @@ func BenchmarkPick(b *testing.B) {
 		if !ok {
 			b.Fatal("nothing to pick")
 		}
-		done(relay.Completed)
+		done(relay.Completed, 0)
 	}
 }

@@ -58,7 +58,7 @@ func TestARequestFindsAnUpstreamThatWorks(t *testing.T) {
 			}
 			result = r.Do(t.Context(), w, &relay.Call{Operation: wire.Chat, URL: target.URL, Local: target.Local, Body: []byte(`{"model":"m"}`),
 				Header: relay.Outgoing(wire.OpenAI, "", http.Header{}, target.Header)})
-			done(result.Kind)
+			done(result.Kind, result.Status)
 			went[target.Deployment] = result.Kind
 		}
 	}

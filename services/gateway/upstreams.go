@@ -12,7 +12,7 @@ func upstreams(s *authority.Snapshot) upstream.Config {
 	var c upstream.Config
 	for _, n := range s.Connections {
 		c.Connections = append(c.Connections, upstream.Connection{ID: n.ID, Provider: n.Provider, BaseURL: n.BaseURL, Key: n.APIKey,
-			Pool: n.Pool, APIVersion: n.Version, Operations: n.Operations})
+			Pool: n.Pool, APIVersion: n.Version, Operations: n.Operations, Apart: n.Apart})
 	}
 	sort.Slice(c.Connections, func(i, j int) bool { return c.Connections[i].ID < c.Connections[j].ID })
 	for _, m := range s.Models {
@@ -25,30 +25,44 @@ func upstreams(s *authority.Snapshot) upstream.Config {
 func modelOf(m *authority.Model) upstream.Model {
 	out := upstream.Model{ID: m.ID}
 	if l := m.Local; l != nil {
-		out.Local = &upstream.Local{Engine: l.Engine, Replicas: l.Replicas, Model: l.Model, Key: l.APIKey, Operations: l.Operations,
-			Exclude: exclude(m.Policy.ExcludeIf), MaxTries: m.Policy.MaxTries}
+		out.Local = &upstream.Local{Engine: l.Engine, Replicas: l.Replicas, Model: l.Model, Key: l.APIKey, Operations: l.Operations, Apart: l.Apart, Pool: l.Pool}
+		for i := range l.Labels {
+			out.Local.Capacity = append(out.Local.Capacity, l.Labels[i].Capacity)
+		}
+		out.Local.Steps = append(out.Local.Steps, stepOf(&m.Policy.Step, l))
+		for i := range m.Policy.FallbackChain {
+			out.Local.Steps = append(out.Local.Steps, stepOf(&m.Policy.FallbackChain[i], l))
+		}
 	}
 	for _, r := range m.Providers {
-		out.Providers = append(out.Providers, upstream.Offer{Connection: r.Connection, Model: r.Model})
+		out.Providers = append(out.Providers, upstream.Offer{Connection: r.Connection, Model: r.Model, Pool: r.Pool})
 	}
-	if f := m.Policy.FallbackProvider; f != nil {
-		out.FallbackProvider = f.Engine
-		if f.Connection != "" {
-			out.Providers = append(out.Providers, upstream.Offer{Connection: f.Connection, Model: f.Model})
+	if f := m.Policy.FallbackProvider; f != nil && f.Connection != "" {
+		out.Fallback = &upstream.Offer{Connection: f.Connection, Model: f.Model}
+		for _, r := range m.Providers { // the model's own route to it may say which pool
+			if r.Connection == f.Connection {
+				out.Fallback.Pool = r.Pool
+				break
+			}
 		}
 	}
 	return out
 }
 
-func exclude(thresholds []authority.Threshold) (x upstream.Exclude) {
-	for _, t := range thresholds {
-		b := &upstream.Bound{Op: t.Op, Value: t.Value}
-		switch t.Metric {
-		case "kv_cache_utilization":
-			x.KV = b
-		case "waiting_requests":
-			x.Waiting = b
+// stepOf finds the replicas that a step is about.
+func stepOf(p *authority.Step, l *authority.Local) upstream.Step {
+	out := upstream.Step{Name: p.Name, MaxTries: p.MaxTries, Replicas: []int{}}
+	for i := range l.Replicas {
+		labels := authority.Labels{}
+		if i < len(l.Labels) {
+			labels = l.Labels[i]
+		}
+		if p.Matches(l.Engine, &labels) {
+			out.Replicas = append(out.Replicas, i)
 		}
 	}
-	return x
+	for _, t := range p.ExcludeIf {
+		out.Exclude = append(out.Exclude, upstream.Bound{Metric: upstream.Metric(t.Metric), Op: t.Op, Value: t.Value})
+	}
+	return out
 }
