@@ -25,20 +25,30 @@ func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 func (x *exchange) pick(route int) (upstream.Target, upstream.Done, bool) {
 	t, done, ok := x.routes[route].Pick()
 	if !ok {
-		return upstream.Target{Deployment: x.routes[route].Deployment}, func(relay.Kind) {}, false
+		return upstream.Target{Deployment: x.routes[route].Deployment}, func(relay.Kind, int) {}, false
 	}
 	return t, done, true
 }
 
+// first chooses the first attempt's target: of the local pool that of the first step that has one.
+func (x *exchange) first() (t upstream.Target, done upstream.Done, picked bool) {
+	for x.route = 0; ; x.route++ {
+		t, done, picked = x.pick(x.route)
+		if next := x.route + 1; picked || next == len(x.routes) || !x.routes[next].Local {
+			return t, done, picked
+		}
+	}
+}
+
 // attempts calls one target after the other until one has answered the client, or none is left.
 func (x *exchange) attempts(target upstream.Target, done upstream.Done, picked bool) {
-	route := 0
-	x.local = x.routes[0].Local
+	route := x.route
+	x.local = x.routes[route].Local
 	var last *relay.Result
 	for {
 		if picked {
 			last = x.send(target)
-			done(last.Kind)
+			done(last.Kind, last.Status)
 			x.s.config.Meters.attempts.WithLabelValues(target.Provider, last.Kind.String()).Inc()
 			if !last.Retryable() {
 				x.finish(last)
@@ -61,7 +71,7 @@ func (x *exchange) attempts(target upstream.Target, done upstream.Done, picked b
 			}
 		}
 		if !x.again(target, last) {
-			done(barred)
+			done(barred, 0)
 			return
 		}
 	}
