@@ -1,0 +1,325 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/events/journal/access"
+	"github.com/weirhq/weir/gateway/authority"
+)
+
+// The bucket is a redo log of one change and the records. The key "root" holds the newest change: its number and what it writes, in
+// place or, where that is much, in chunks that were put before. Writing root, if it is still as it was read, commits the change. Its
+// records are put afterwards, each under a key of its own and with the change's number, and are all there before root is written again:
+// by whoever commits next, if not by who committed. A follower takes a change in when it sees root, and knows its records by their
+// number when they come.
+const (
+	rootKey       = "root"
+	recordPrefix  = "r."
+	chunkPrefix   = "c."
+	sessionPrefix = "s."
+)
+
+// Bounds of the bucket.
+const (
+	maxInline = 256 << 10 // what a change may write in root itself
+	chunkSize = 384 << 10 // of a chunk, below what a broker takes by default
+	maxBucket = 4 << 30
+
+	// goneFor is how long a record that was taken away leaves a mark, so that a writer that was stopped in between cannot bring it back.
+	goneFor = time.Hour
+
+	// callFor bounds one call of the broker when the caller's context does not end earlier.
+	callFor = 3 * time.Second
+
+	// workers is how many records of a large change are put at once.
+	workers = 64
+)
+
+// KVConfig says where a KV keeps its records.
+type KVConfig struct {
+	// Bucket is the bucket's name. Defaults to authority.
+	Bucket string
+
+	// Create makes the bucket if there is none. Roles that may not make buckets leave it false. Defaults to false.
+	Create bool
+
+	// Replicas is how many servers hold a bucket that is made. Defaults to 1.
+	Replicas int
+}
+
+// KV is a Backend and Sessions in a KV bucket.
+type KV struct {
+	js     jetstream.JetStream
+	bucket jetstream.KeyValue
+	prefix string // of the bucket's subjects
+
+	mu    sync.Mutex
+	known map[string]place // newest known of each record, to spare reading it before it is put
+}
+
+// place is where a record stands in the bucket.
+type place struct {
+	revision uint64
+	n        uint64 // the change that wrote it
+}
+
+var (
+	_ Backend  = (*KV)(nil)
+	_ Sessions = (*KV)(nil)
+)
+
+// root is the value of the key root.
+type root struct {
+	N       uint64    `json:"n"`
+	ID      string    `json:"id"`
+	Writes  []written `json:"writes,omitempty"`
+	Chunks  int       `json:"chunks,omitempty"`
+	Applied bool      `json:"applied,omitempty"` // the records are all there
+}
+
+// written is one write of a change.
+type written struct {
+	Key   string          `json:"k"`
+	Value json.RawMessage `json:"v,omitempty"` // absent: taken away
+}
+
+// kept is the value of a record's key.
+type kept struct {
+	N     uint64          `json:"n"`
+	Value json.RawMessage `json:"v,omitempty"` // absent: taken away
+}
+
+// OpenKV opens the bucket, or makes it if the configuration says so.
+func OpenKV(ctx context.Context, nc *nats.Conn, config KVConfig) (*KV, error) {
+	if config.Bucket == "" {
+		config.Bucket = access.BucketAuthority
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("open bucket %s: %w", config.Bucket, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callFor)
+	defer cancel()
+	bucket, err := js.KeyValue(ctx, config.Bucket)
+	if errors.Is(err, jetstream.ErrBucketNotFound) && config.Create {
+		bucket, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+			Bucket: config.Bucket, Description: "Weir: orgs, keys, limits and pools made through the API", History: 1,
+			MaxBytes: maxBucket, Storage: jetstream.FileStorage, Replicas: max(1, config.Replicas), LimitMarkerTTL: goneFor,
+		})
+		if errors.Is(err, jetstream.ErrBucketExists) { // another process was first
+			bucket, err = js.KeyValue(ctx, config.Bucket)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open bucket %s: %w", config.Bucket, silent(err))
+	}
+	return &KV{js: js, bucket: bucket, prefix: "$KV." + config.Bucket + ".", known: map[string]place{}}, nil
+}
+
+// keyOf names a record's key: r.<org>.<kind>[.<id>], with bytes outside [A-Za-z0-9_-] escaped as in the names of meters.
+func keyOf(ref authority.Ref) string {
+	parts := []string{string(ref.Org), string(ref.Kind)}
+	if ref.ID != "" {
+		parts = append(parts, ref.ID)
+	}
+	return recordPrefix + strings.Trim(string(events.NewMeter("", "", parts...)), "/")
+}
+
+// refOf reads a record's key.
+func refOf(key string) (ref authority.Ref, ok bool) {
+	rest, ok := strings.CutPrefix(key, recordPrefix)
+	parts := events.Meter("/" + rest + "/").Parts()
+	if !ok || len(parts) < 2 || len(parts) > 3 {
+		return ref, false
+	}
+	ref = authority.Ref{Org: events.Org(parts[0]), Kind: authority.Kind(parts[1])}
+	if len(parts) == 3 {
+		ref.ID = parts[2]
+	}
+	return ref, true
+}
+
+// Head is the newest change.
+func (s *KV) Head(ctx context.Context) (Mark, error) {
+	r, revision, err := s.root(ctx)
+	return Mark{r.N, r.ID, revision}, err
+}
+
+// root reads the newest change; the zero root and revision before the first.
+func (s *KV) root(ctx context.Context) (r root, revision uint64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callFor)
+	defer cancel()
+	entry, err := s.bucket.Get(ctx, rootKey)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return root{}, 0, nil
+	}
+	if err != nil {
+		return root{}, 0, fmt.Errorf("read the newest change: %w", silent(err))
+	}
+	if err := json.Unmarshal(entry.Value(), &r); err != nil {
+		return root{}, 0, fmt.Errorf("read the newest change: %w", err)
+	}
+	return r, entry.Revision(), nil
+}
+
+// Commit makes a change after base.
+func (s *KV) Commit(ctx context.Context, base Mark, id string, writes []Write) (Mark, error) {
+	doing := fmt.Sprintf("commit change %d", base.N+1)
+	if len(writes) > MaxWrites {
+		return Mark{}, fmt.Errorf("%s: it writes %d records, more than %d", doing, len(writes), MaxWrites)
+	}
+	last, revision, err := s.root(ctx)
+	if err != nil {
+		return Mark{}, fmt.Errorf("%s: %w", doing, err)
+	}
+	if revision != base.Revision || last.N != base.N {
+		return Mark{}, &failure{err: fmt.Errorf("%s: change %d is there already", doing, last.N), conflict: true}
+	}
+	if err := s.finish(ctx, &last); err != nil {
+		return Mark{}, fmt.Errorf("%s: finish change %d: %w", doing, last.N, err)
+	}
+	next := root{N: base.N + 1, ID: id}
+	all := make([]written, len(writes))
+	size := 0
+	for i, w := range writes {
+		if len(w.Value) > MaxRecord {
+			return Mark{}, fmt.Errorf("%s: record %s is %d bytes long: at most %d", doing, w.Ref, len(w.Value), MaxRecord)
+		}
+		all[i] = written{keyOf(w.Ref), w.Value}
+		size += len(all[i].Key) + len(w.Value) + 32
+	}
+	if size <= maxInline {
+		next.Writes = all
+	} else if next.Chunks, err = s.stage(ctx, id, all); err != nil {
+		return Mark{}, fmt.Errorf("%s: %w", doing, err)
+	}
+	value, err := json.Marshal(next)
+	if err != nil {
+		return Mark{}, fmt.Errorf("%s: %w", doing, err)
+	}
+	committed, err := s.put(ctx, rootKey, value, base.Revision, 0)
+	if err != nil {
+		return Mark{}, fmt.Errorf("%s: %w", doing, err)
+	}
+	mark := Mark{next.N, id, committed}
+	// From here on the change is made, whatever fails: what is not put now is put by who commits next.
+	if s.apply(ctx, next.N, all) == nil && next.Chunks > 0 {
+		if applied, err := s.applied(ctx, &next, committed); err == nil {
+			mark.Revision = applied
+		}
+	}
+	return mark, nil
+}
+
+// finish puts what the newest change wrote, if who committed it did not.
+func (s *KV) finish(ctx context.Context, last *root) error {
+	if last.N == 0 || last.Applied {
+		return nil
+	}
+	all, err := s.writes(ctx, last)
+	if err != nil {
+		return err
+	}
+	return s.apply(ctx, last.N, all)
+}
+
+// writes are what a change wrote.
+func (s *KV) writes(ctx context.Context, r *root) ([]written, error) {
+	if r.Chunks == 0 {
+		return r.Writes, nil
+	}
+	var all []written
+	for i := range r.Chunks {
+		ctx, cancel := context.WithTimeout(ctx, callFor)
+		entry, err := s.bucket.Get(ctx, chunkKey(r.ID, i))
+		cancel()
+		if err != nil {
+			return nil, fmt.Errorf("read chunk %d of %d: %w", i, r.Chunks, silent(err))
+		}
+		var some []written
+		if err := json.Unmarshal(entry.Value(), &some); err != nil {
+			return nil, fmt.Errorf("read chunk %d of %d: %w", i, r.Chunks, err)
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+func chunkKey(id string, i int) string { return fmt.Sprintf("%s%s.%d", chunkPrefix, id, i) }
+
+// stage puts the writes of a large change in chunks.
+func (s *KV) stage(ctx context.Context, id string, all []written) (chunks int, err error) {
+	for len(all) > 0 {
+		n, size := 0, 0
+		for n < len(all) && (n == 0 || size+len(all[n].Value) < chunkSize) {
+			size += len(all[n].Key) + len(all[n].Value) + 32
+			n++
+		}
+		value, err := json.Marshal(all[:n])
+		if err != nil {
+			return 0, err
+		}
+		if _, err := s.put(ctx, chunkKey(id, chunks), value, anyRevision, 0); err != nil {
+			return 0, fmt.Errorf("put chunk %d: %w", chunks, err)
+		}
+		all = all[n:]
+		chunks++
+	}
+	return chunks, nil
+}
+
+// sweepAge is how much older than a finished change's chunks others must be before they are no change's that is being made: well above
+// what a change may take. Only the broker's own times are compared.
+const sweepAge = 10 * time.Minute
+
+// sweep takes away the chunks of a change that is finished, and those of changes that were never committed. What is left over now is
+// swept the next time.
+func (s *KV) sweep(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(ctx, callFor)
+	defer cancel()
+	watch, err := s.bucket.Watch(ctx, chunkPrefix+">", jetstream.MetaOnly(), jetstream.IgnoreDeletes())
+	if err != nil {
+		return
+	}
+	defer func() { _ = watch.Stop() }() // it fails only when the connection has gone
+	var finished time.Time
+	var all []jetstream.KeyValueEntry
+	for entry := range watch.Updates() {
+		if entry == nil {
+			break
+		}
+		all = append(all, entry)
+		if strings.HasPrefix(entry.Key(), chunkPrefix+id+".") {
+			finished = entry.Created()
+		}
+	}
+	for _, entry := range all {
+		if strings.HasPrefix(entry.Key(), chunkPrefix+id+".") || finished.Sub(entry.Created()) > sweepAge {
+			_ = s.bucket.Purge(ctx, entry.Key(), jetstream.LastRevision(entry.Revision()), jetstream.PurgeTTL(time.Minute))
+		}
+	}
+}
+
+// applied notes that the records of a large change are all there, and takes its chunks away.
+func (s *KV) applied(ctx context.Context, r *root, revision uint64) (uint64, error) {
+	value, err := json.Marshal(root{N: r.N, ID: r.ID, Applied: true})
+	if err != nil {
+		return 0, err
+	}
+	revision, err = s.put(ctx, rootKey, value, revision, 0)
+	if err != nil {
+		return 0, err
+	}
+	s.sweep(ctx, r.ID)
+	return revision, nil
+}

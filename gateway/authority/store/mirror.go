@@ -1,0 +1,219 @@
+package store
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/gateway/authority"
+)
+
+const (
+	// buildEvery is how often at most a snapshot is made: what changes in between goes into one.
+	buildEvery = 20 * time.Millisecond
+
+	// FreshWithin is how long Fresh waits for a change whose fence is in the log.
+	FreshWithin = time.Second
+)
+
+// MirrorConfig says what a mirror shows. All fields without a default are required.
+type MirrorConfig struct {
+	Backend Backend
+
+	// Static is the authority of the files, sealed.
+	Static *authority.Snapshot
+
+	// Credential gives what tells a connection's credential at the moment of a call. Defaults to none.
+	Credential func(*authority.ConnectionRecord) func() string
+
+	// Changed is told of each snapshot that differs from the last by more than keys: of its upstreams, perhaps. Defaults to nothing.
+	Changed func(*authority.Snapshot)
+
+	Now    func() time.Time
+	Logger *slog.Logger // Defaults to none
+}
+
+// Mirror keeps dynamic authority as a backend has it, laid over that of the files. Until all of it has come, it shows that of the files
+// and is not Ready.
+type Mirror struct {
+	config  MirrorConfig
+	current atomic.Pointer[authority.Snapshot]
+	ready   atomic.Bool
+	work    chan struct{} // something is to be built
+
+	mu      sync.RWMutex // held while records are changed or read, and while a snapshot is made of them
+	overlay *authority.Overlay
+	mark    Mark
+	loaded  bool
+
+	wait sync.Mutex
+	next chan struct{} // closed with the next snapshot
+	seen Mark          // of the current snapshot
+
+	unread atomic.Int64
+}
+
+// NewMirror makes a mirror; Run fills it.
+func NewMirror(config MirrorConfig) *Mirror {
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	m := &Mirror{config: config, overlay: authority.NewOverlay(config.Static, config.Credential), work: make(chan struct{}, 1), next: make(chan struct{})}
+	m.current.Store(config.Static)
+	return m
+}
+
+// Current is the snapshot to decide on. It never blocks.
+func (m *Mirror) Current() *authority.Snapshot { return m.current.Load() }
+
+// Ready says whether all dynamic authority has come.
+func (m *Mirror) Ready() bool { return m.ready.Load() }
+
+// Unread counts records that could not be read: another binary's, perhaps.
+func (m *Mirror) Unread() int64 { return m.unread.Load() }
+
+// SetStatic takes another snapshot of the files into use; it is laid under the records at once.
+func (m *Mirror) SetStatic(s *authority.Snapshot) {
+	m.mu.Lock()
+	m.overlay.SetStatic(s)
+	loaded := m.loaded
+	m.mu.Unlock()
+	if !loaded {
+		m.current.Store(s)
+		return
+	}
+	m.build()
+}
+
+// Fresh gives the snapshot in which an org's authority has at least a version, or after a bounded wait the current one. It is for a
+// gateway whose fence was stale: the fence is in the log before its change is committed.
+func (m *Mirror) Fresh(ctx context.Context, org events.Org, atLeast int64) *authority.Snapshot {
+	ctx, cancel := context.WithTimeout(ctx, FreshWithin)
+	defer cancel()
+	for {
+		next, _ := m.turn()
+		if s := m.Current(); s.Fence(org) >= atLeast {
+			return s
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return m.Current()
+		}
+	}
+}
+
+// Reached waits until the current snapshot has all changes up to a mark.
+func (m *Mirror) Reached(ctx context.Context, mark Mark) error {
+	for {
+		next, seen := m.turn()
+		if m.Ready() && seen.N >= mark.N {
+			return nil
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return &failure{err: context.Cause(ctx), unavailable: true}
+		}
+	}
+}
+
+func (m *Mirror) turn() (next <-chan struct{}, seen Mark) {
+	m.wait.Lock()
+	defer m.wait.Unlock()
+	return m.next, m.seen
+}
+
+// Read calls f with the records, which it may only read and only until it returns, and with the authority of the files.
+func (m *Mirror) Read(f func(*authority.State, *authority.Snapshot)) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	f(m.overlay.State(), m.overlay.Static())
+}
+
+// Run follows the backend until ctx ends.
+func (m *Mirror) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return m.config.Backend.Follow(ctx, m.take) })
+	group.Go(func() error { m.builds(ctx); return nil })
+	return group.Wait()
+}
+
+// take takes in what the backend gives.
+func (m *Mirror) take(u Update) {
+	changes := make([]authority.Change, 0, len(u.Writes))
+	for _, w := range u.Writes {
+		c := authority.Change{Ref: w.Ref}
+		if w.Value != nil {
+			r, err := authority.DecodeRecord(w.Ref, w.Value)
+			if err != nil {
+				m.unread.Add(1)
+				m.config.Logger.Error("a record of the authority cannot be read; it is passed over", "error", err)
+				continue
+			}
+			c.Record = r
+		}
+		changes = append(changes, c)
+	}
+	m.mu.Lock()
+	if u.Reset {
+		m.overlay.Reset()
+	}
+	m.overlay.Apply(changes)
+	m.mark, m.loaded = u.Mark, true
+	m.mu.Unlock()
+	select {
+	case m.work <- struct{}{}:
+	default:
+	}
+}
+
+// builds makes snapshots of what was taken in, and when a price begins.
+func (m *Mirror) builds(ctx context.Context) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.work:
+		case <-timer.C:
+		}
+		until := m.build()
+		timer.Reset(until)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(buildEvery):
+		}
+	}
+}
+
+// build makes the snapshot of now and gives how long it holds at most.
+func (m *Mirror) build() (until time.Duration) {
+	m.mu.Lock()
+	now := m.config.Now()
+	s := m.overlay.Build(now)
+	mark := m.mark
+	until = time.Hour
+	if at := m.overlay.NextPrice(); !at.IsZero() {
+		until = min(until, max(at.Sub(now), buildEvery))
+	}
+	old := m.current.Swap(s)
+	m.ready.Store(true)
+	m.wait.Lock()
+	m.seen = mark
+	close(m.next)
+	m.next = make(chan struct{})
+	m.wait.Unlock()
+	m.mu.Unlock()
+	if m.config.Changed != nil && authority.OtherUpstreams(old, s) {
+		m.config.Changed(s)
+	}
+	return until
+}
