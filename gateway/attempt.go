@@ -115,6 +115,7 @@ func (x *exchange) lost(failed *relay.Result) {
 		d.Dispatched = failed.Dispatched
 	}
 	x.reservation.End(d)
+	x.ended(events.Failed)
 }
 
 // send makes one call.
@@ -190,7 +191,6 @@ func (x *exchange) cool(route int, r *relay.Result) {
 // finish settles a call after which no other is made, and answers unless it did.
 func (x *exchange) finish(r *relay.Result) {
 	x.settle(r)
-	x.s.config.Meters.requests.WithLabelValues(x.op.String(), x.model.ID, string(r.Outcome())).Inc()
 	if r.Truncated {
 		panic(http.ErrAbortHandler) // or the client would take the part for the whole
 	}
@@ -206,7 +206,7 @@ func (x *exchange) exhausted(last *relay.Result) {
 		return
 	}
 	x.reservation.End(events.Release{Outcome: events.NotDispatched, Dispatched: events.DispatchedNo, Status: http.StatusServiceUnavailable})
-	x.s.config.Meters.requests.WithLabelValues(x.op.String(), x.model.ID, string(events.NotDispatched)).Inc()
+	x.ended(events.NotDispatched)
 	a := refusal.ForModel(refusal.NoCapacity, x.model.ID, "no healthy server of this model is available, please retry")
 	x.write(&a)
 }

@@ -213,7 +213,7 @@ func (x *exchange) refuse(a *refusal.Answer) {
 	x.write(a)
 }
 
-// count counts a refusal by its gate.
+// count counts a refusal by its gate and the kind of its limit.
 func (x *exchange) count(a *refusal.Answer) {
 	gate, model := string(a.Gate), "_"
 	if gate == "" {
@@ -222,7 +222,7 @@ func (x *exchange) count(a *refusal.Answer) {
 	if x.model != nil { // never a name that a client made up
 		model = x.model.ID
 	}
-	x.s.config.Meters.refusals.WithLabelValues(gate, model).Inc()
+	x.s.config.Meters.refusals.WithLabelValues(gate, a.Kind, model).Inc()
 }
 
 // run reserves, and when admitted makes the calls.
@@ -345,6 +345,7 @@ func (x *exchange) pace() bool {
 		return true
 	case <-x.r.Context().Done():
 		x.reservation.End(events.Release{Outcome: events.Cancelled, Dispatched: events.DispatchedNo})
+		x.ended(events.Cancelled)
 		return false
 	}
 }

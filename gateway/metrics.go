@@ -2,12 +2,13 @@ package gateway
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics are the gateway's counters. No label names a tenant or a key, except on the counters of an org's own use.
+// Metrics are the gateway's counters. No label names a key, and none a tenant but on the counters of an org's own use: an org has a few
+// series for each model that it uses, however many keys it has. A model in a label is a configured one, never what a client made up.
 type Metrics struct {
 	requests   *prometheus.CounterVec   // by operation, model, outcome
-	refusals   *prometheus.CounterVec   // by gate, model
-	tenants    *prometheus.CounterVec   // by org
-	tokens     *prometheus.CounterVec   // by org, direction
+	refusals   *prometheus.CounterVec   // by gate, kind, model
+	tenants    *prometheus.CounterVec   // by org, model, outcome
+	tokens     *prometheus.CounterVec   // by org, model, direction
 	admission  prometheus.Histogram     // seconds from reserve to verdict, parking left out
 	parked     *prometheus.HistogramVec // seconds, by model and outcome
 	first      *prometheus.HistogramVec // seconds to the first output
@@ -36,8 +37,8 @@ func NewMetrics() *Metrics {
 	fast := []float64{.0001, .0002, .0005, .001, .002, .005, .01, .02, .05, .1, .25, .5, 1, 2}
 	slow := []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
 	m.requests = counter("requests_total", "Requests for models, by how they ended.", "operation", "model", "outcome")
-	m.refusals = counter("refusals_total", "Refused requests, by the gate that refused.", "gate", "model")
-	m.tenants = counter("org_requests_total", "Completed requests of an org.", "org", "model")
+	m.refusals = counter("refusals_total", "Refused requests, by the gate that refused and the kind of its limit.", "gate", "kind", "model")
+	m.tenants = counter("org_requests_total", "Requests of an org that were admitted, by how they ended, under the model asked for.", "org", "model", "outcome")
 	m.tokens = counter("org_tokens_total", "Tokens used by an org, provider usage included, under the model asked for.", "org", "model", "direction")
 	m.parked = histogram("parked_seconds", "How long requests waited for occupancy.", slow, "model", "outcome")
 	m.first = histogram("first_output_seconds", "Time to the first output of a stream.", slow, "model")

@@ -66,11 +66,15 @@ func (x *exchange) outcome(r *relay.Result) events.Release {
 	return d
 }
 
+// ended counts a request that was admitted, by how it ended.
+func (x *exchange) ended(how events.Outcome) {
+	x.s.config.Meters.requests.WithLabelValues(x.op.String(), x.model.ID, string(how)).Inc()
+	x.s.config.Meters.tenants.WithLabelValues(string(x.key.Org), x.model.ID, string(how)).Inc()
+}
+
 // observe counts what a request came to.
 func (x *exchange) observe(r *relay.Result) {
-	if r.Kind == relay.Completed {
-		x.s.config.Meters.tenants.WithLabelValues(string(x.key.Org), x.model.ID).Inc()
-	}
+	x.ended(r.Outcome())
 	if r.TTFT > 0 {
 		x.s.config.Meters.first.WithLabelValues(x.model.ID).Observe(r.TTFT.Seconds())
 	}

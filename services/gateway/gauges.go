@@ -1,6 +1,15 @@
 package gateway
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/gateway/authority"
+	"github.com/weirhq/weir/gateway/policy"
+	"github.com/weirhq/weir/gateway/wire"
+)
 
 // registerGauges shows what the gateway holds now.
 func (g *Gateway) registerGauges(r prometheus.Registerer) {
@@ -20,4 +29,87 @@ func (g *Gateway) registerGauges(r prometheus.Registerer) {
 	counter("publish_retries_total", "Messages sent again.", func() float64 { return float64(g.publisher.Stats().Retries) })
 	counter("strays_released_total", "Reservations that the log held for this gateway and it did not.", func() float64 { return float64(g.book.Stats().Strays.Load()) })
 	counter("refusals_unreported_total", "The gateway's own refusals that the audit will not show.", func() float64 { return float64(g.reporter.Lost()) })
+	r.MustRegister(newModelGauges(g))
+}
+
+// modelGauges show what each configured model holds of its limits, as the view knows it: the whole log's numbers, not this gateway's.
+type modelGauges struct {
+	g                                                              *Gateway
+	occupancy, budget, inflight, most, parked, ratio, healthy, own *prometheus.Desc
+}
+
+func newModelGauges(g *Gateway) *modelGauges {
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("weir_"+name, help, []string{"model"}, nil)
+	}
+	return &modelGauges{
+		g:         g,
+		occupancy: desc("admission_occupancy_tokens", "Tokens that requests occupy of a model, over all gateways."),
+		budget:    desc("admission_budget_tokens", "Tokens that they may: the admit fraction of the budget, for all healthy replicas."),
+		inflight:  desc("admission_inflight_requests", "Requests that a model has in hand, over all gateways."),
+		most:      desc("admission_max_inflight", "Requests that it may have, for all healthy replicas."),
+		parked:    desc("admission_parked_requests", "Requests that wait for a model's occupancy, over all gateways."),
+		ratio:     desc("estimator_tokens_per_byte", "Learned tokens for each byte of a model's prompts."),
+		healthy:   desc("upstream_healthy_replicas", "Replicas of a model that can be used."),
+		own:       desc("upstream_inflight_requests", "Calls to a model's replicas by this gateway."),
+	}
+}
+
+// Describe is prometheus.Collector's.
+func (m *modelGauges) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.occupancy, m.budget, m.inflight, m.most, m.parked, m.ratio, m.healthy, m.own} {
+		ch <- d
+	}
+}
+
+// Collect is prometheus.Collector's.
+func (m *modelGauges) Collect(ch chan<- prometheus.Metric) {
+	snap := m.g.authority.Current()
+	for id, model := range snap.Models {
+		set := func(d *prometheus.Desc, v float64) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, id)
+		}
+		if m.g.c.Ratio != nil {
+			set(m.ratio, float64(m.g.c.Ratio(id))/1e6)
+		}
+		if model.Local == nil {
+			continue
+		}
+		calls := int64(0)
+		for _, r := range m.g.set.Replicas(id) {
+			calls += r.Inflight
+		}
+		set(m.healthy, float64(m.g.set.Healthy(id)))
+		set(m.own, float64(calls))
+		m.limits(snap, model, set)
+	}
+}
+
+// limits shows the B2 gauges of a model with the limits that a request would be held to now.
+func (m *modelGauges) limits(snap *authority.Snapshot, model *authority.Model, set func(*prometheus.Desc, float64)) {
+	plan := policy.New(&policy.Input{Snapshot: snap, Key: &authority.Key{}, Model: model, Request: &wire.Request{Op: wire.Chat, Model: model.ID, Choices: 1},
+		Target: policy.Target{Local: true}, Healthy: int64(m.g.set.Healthy(model.ID)), Settings: m.g.c.Config.Admission})
+	names, parked, limited := model.Names(), 0, false
+	show := func(c *events.Claim, used, limit *prometheus.Desc) {
+		held := int64(0)
+		if m.g.c.View != nil {
+			if e, known := m.g.c.View.Get(c.Meter, time.Now()); known {
+				held, parked = e.Used, max(parked, e.Waiting)
+			}
+		}
+		limited = true
+		set(used, float64(held))
+		set(limit, float64(c.Limit))
+	}
+	for i := range plan.Claims {
+		switch c := &plan.Claims[i]; c.Meter {
+		case names.Occupancy:
+			show(c, m.occupancy, m.budget)
+		case names.Inflight:
+			show(c, m.inflight, m.most)
+		}
+	}
+	if limited {
+		set(m.parked, float64(parked))
+	}
 }
