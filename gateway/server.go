@@ -132,6 +132,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h["X-Request-Id"] = []string{string(id)}
 	h["Request-Id"] = []string{string(id)}
+	if s.closed.Load() {
+		h["Connection"] = closing // so that the client comes back to another gateway
+	}
 	defer func() {
 		v := recover()
 		if v == nil {
@@ -153,6 +156,8 @@ func (s *Server) panicked(id events.RequestID, v any) {
 	s.config.Meters.panics.Inc()
 	s.config.Logger.Error("a request panicked", "request", id, "panic", v, "stack", string(debug.Stack()))
 }
+
+var closing = []string{"close"}
 
 type idKey struct{}
 

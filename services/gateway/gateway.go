@@ -247,7 +247,6 @@ func (g *Gateway) drained() bool {
 // drain ends the requests under way, by themselves if they can.
 func (g *Gateway) drain() {
 	g.server.Drain()
-	g.http.SetKeepAlivesEnabled(false) // so that clients come back to another gateway
 	ended := g.drained()
 	if ended {
 		within, cancel := context.WithTimeout(context.Background(), flushFor)
