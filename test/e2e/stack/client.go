@@ -30,6 +30,7 @@ type Answer struct {
 	Status int
 	Header http.Header
 	Body   []byte
+	Close  bool // the connection is not used again
 }
 
 // Error is an error in either SDK's shape.
@@ -125,7 +126,7 @@ func (r Request) Send() (*Answer, error) {
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	return &Answer{response.StatusCode, response.Header, body}, err
+	return &Answer{response.StatusCode, response.Header, body, response.Close}, err
 }
 
 // Chat sends a chat completion.
