@@ -30,6 +30,7 @@ type Overlay struct {
 
 // builtOrg is what the current snapshot has of an org's records.
 type builtOrg struct {
+	above       aboveKeys
 	limits      Limits // of the org
 	daily       int64
 	workspaces  map[string]Limits
@@ -37,6 +38,12 @@ type builtOrg struct {
 	keys        map[string]Hash
 	pools       []string
 	connections []string
+}
+
+// aboveKeys is what the limits of an org's keys depend on, beside the keys and the scopes above them.
+type aboveKeys struct {
+	contract           LimitSet
+	made, hold, exists bool
 }
 
 // dirt is what changed of an org since the current snapshot.
@@ -209,10 +216,11 @@ func (b *overlayBuild) org(id events.Org, d *dirt) {
 	set(&b.s.Orgs, &b.copied.orgs, id, o, exists)
 	workspaces := b.scopes(&e, id, events.ScopeWorkspace, st.Workspaces)
 	principals := b.scopes(&e, id, events.ScopePrincipal, st.Principals)
-	changed := d == nil || o.Limits != was.limits || o.Daily != was.daily
+	above := aboveKeys{e.override.Key, e.made, e.hold, exists}
+	changed := d == nil || o.Limits != was.limits || o.Daily != was.daily || above != was.above
 	changed = b.differ(&b.s.Workspaces, &b.copied.workspaces, b.o.static.Workspaces, was.workspaces, workspaces) || changed
 	changed = b.differ(&b.s.Principals, &b.copied.principals, b.o.static.Principals, was.principals, principals) || changed
-	was.limits, was.daily, was.workspaces, was.principals = o.Limits, o.Daily, workspaces, principals
+	was.above, was.limits, was.daily, was.workspaces, was.principals = above, o.Limits, o.Daily, workspaces, principals
 	b.keys(id, &e, exists, was, d, changed)
 }
 
