@@ -110,7 +110,7 @@ func (p *process) address(t *testing.T) string {
 	}
 }
 
-// cluster is the product in processes: one with the log and the projector, and gateways that have joined it over TCP.
+// cluster is the product in processes: one with the log, the projector and the auditor, and gateways that have joined it over TCP.
 type cluster struct {
 	provider *provider.Server // of the models at {{upstream}}, by the test's script
 	slow     *provider.Server // of those at {{slow}}: a word each 20 ms
@@ -152,7 +152,7 @@ func newCluster(t *testing.T, gateways int, script string, settings stack.Settin
 	}
 	port := freePort(t)
 	head := fmt.Sprintf("data_dir: %s\nlog: {listen: %q, credentials: %s}\n", filepath.Join(dir, "data"), port, filepath.Join(dir, "credentials.yaml"))
-	c.keeper = start(t, nil, "serve", "-c", settings.Write(t, t.TempDir(), head, upstreams), "--roles", "broker,projector")
+	c.keeper = start(t, nil, "serve", "-c", settings.Write(t, t.TempDir(), head, upstreams), "--roles", "broker,projector,auditor")
 	c.join(t, "nats://"+port, key)
 	head = fmt.Sprintf("listen: 127.0.0.1:0\nlog: {url: \"nats://%s\", credentials: %s}\n", port, filepath.Join(dir, "secret.yaml"))
 	for range gateways {

@@ -1,10 +1,9 @@
-// Package stack runs the whole product for tests: a broker, a projector, gateways and a scripted upstream, in one process. The first
+// Package stack runs the whole product for tests: a broker, a projector, an auditor, gateways and a scripted upstream, in one process. The first
 // gateway shares the projector's process as in a single-process deployment; further ones join over TCP with a secret of their own.
 package stack
 
 import (
 	"context"
-	"encoding/json"
 	"io"
 	"log/slog"
 	"net"
@@ -20,10 +19,9 @@ import (
 	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/events/journal/embedded"
-	core "github.com/weirhq/weir/gateway"
-	"github.com/weirhq/weir/gateway/estimate"
 	"github.com/weirhq/weir/projections/kv"
 	"github.com/weirhq/weir/projections/projector"
+	"github.com/weirhq/weir/services/auditor"
 	"github.com/weirhq/weir/services/config"
 	"github.com/weirhq/weir/services/gateway"
 	"github.com/weirhq/weir/services/provider"
@@ -49,8 +47,8 @@ type Stack struct {
 	Log       *journal.Log
 	Projector *projector.Projector
 	Broker    *embedded.Broker
-	Generate  core.Generations // what /v1/generation reads
 
+	auditor *auditor.Auditor
 	config  Config
 	dir     string
 	secret  access.Secret
@@ -170,13 +168,25 @@ func (s *Stack) log() error {
 		return err
 	}
 	view := kv.NewView(time.Now)
-	s.Projector, err = projector.New(projector.Config{Log: s.Log, Conn: s.conn, Name: name, DataDir: cfg.DataDir, View: view, Logger: Quiet()})
+	feed := journal.NewFeed(s.Log)
+	s.near = view
+	s.Projector, err = projector.New(projector.Config{Log: s.Log, Conn: s.conn, Name: name, DataDir: cfg.DataDir, View: view, Logger: Quiet(),
+		Source: func(ctx context.Context, from journal.TapConfig) (projector.Source, error) {
+			return feed.Lead(ctx, from), nil
+		}})
 	if err != nil {
 		return err
 	}
-	s.Generate = none{}
+	s.auditor, err = auditor.New(auditor.Config{Conn: s.conn, Log: s.Log, Name: name, Alone: true, Logger: Quiet(),
+		Source: func(ctx context.Context, from journal.TapConfig) (auditor.Source, error) {
+			return feed.Follow(ctx, from), nil
+		}})
+	if err != nil {
+		return err
+	}
 	s.running.Go(func() { _ = s.Projector.Run(s.keep) })
-	s.near = view
+	s.running.Go(func() { _ = s.Log.Answer(s.keep, access.SubjectFind) })
+	s.running.Go(func() { _ = s.auditor.Run(s.keep) })
 	return nil
 }
 
@@ -190,7 +200,7 @@ func (s *Stack) gateway(tb testing.TB) {
 	name, err := access.NewName("gw")
 	check(tb, err)
 	c := gateway.Config{Config: cfg, Name: events.Gateway(name), Log: s.Log, Conn: s.conn, Projector: s.Projector, View: s.near,
-		Generations: s.Generate, Ratio: func(string) estimate.Ratio { return estimate.FirstRatio }, Registry: prometheus.NewRegistry(), Logger: Quiet(),
+		Ratio: s.auditor.Ratio, Registry: prometheus.NewRegistry(), Logger: Quiet(),
 		DrainFor: s.config.DrainFor, Forward: []string{provider.ScriptHeader}}
 	closeConn := func() {}
 	if len(s.Gateways) > 0 {
@@ -200,6 +210,12 @@ func (s *Stack) gateway(tb testing.TB) {
 		c.Log, err = journal.Open(s.keep, c.Conn, journal.Config{})
 		check(tb, err)
 		c.Projector, c.View = nil, kv.NewView(time.Now)
+	}
+	c.Generations = auditor.NewReader(c.Conn)
+	if len(s.Gateways) > 0 {
+		ratios := auditor.NewRatios(c.Conn)
+		c.Ratio = ratios.Ratio
+		s.running.Go(func() { _ = ratios.Run(s.keep) })
 	}
 	g := &Gateway{Name: events.Gateway(name), done: make(chan struct{})}
 	g.Gateway, err = gateway.New(s.keep, c)
@@ -227,10 +243,3 @@ func (s *Stack) StopGateways() {
 
 // URL is the first gateway's.
 func (s *Stack) URL() string { return s.Gateways[0].URL }
-
-// none is an audit that holds nothing.
-type none struct{}
-
-func (none) Generation(context.Context, events.Org, events.RequestID) (json.RawMessage, bool, error) {
-	return nil, false, nil
-}
