@@ -61,6 +61,9 @@ func (f *Fold) retune(m *meter, limit int64) {
 
 // draw takes tokens from a bucket that has been refilled, or puts them back, at most to full. Debt is kept.
 func (f *Fold) draw(m *meter, tokens int64) {
+	if tokens < 0 && m.whole >= m.limit {
+		return // full, and for as long as before
+	}
 	if m.whole = add(m.whole, -tokens); m.whole >= m.limit {
 		m.fill(f.now)
 	}

@@ -52,6 +52,11 @@ func (f *Fold) newMeter(name events.Meter, kind events.MeterKind, period events.
 	return m
 }
 
+// same says whether two meters of one name count in the same way.
+func (m *meter) same(other *meter) bool {
+	return m.kind == other.kind && m.windowMS == other.windowMS && m.period == other.period
+}
+
 // judgement is what one claim comes to.
 type judgement struct {
 	used     int64 // before the charge
@@ -275,7 +280,7 @@ func (f *Fold) alive(ch *charge) *meter {
 	}
 	old := ch.meter
 	if m := f.meters[string(old.name)]; m != nil {
-		if m.kind != old.kind || m.windowMS != old.windowMS || m.period != old.period {
+		if !m.same(old) {
 			return old // the name means something else by now
 		}
 		ch.meter = m

@@ -175,6 +175,7 @@ type trial struct {
 
 // try judges all claims.
 func (f *Fold) try(w *waiter) trial {
+	f.recall(w)
 	t := trial{first: -1, parkable: true}
 	for i := range w.reserve.Claims {
 		c := &w.reserve.Claims[i]
@@ -199,6 +200,18 @@ func (f *Fold) try(w *waiter) trial {
 		}
 	}
 	return t
+}
+
+// recall makes meters known again that were forgotten while a reserve waited. One whose name means something else by now stays aside.
+func (f *Fold) recall(w *waiter) {
+	for i, m := range w.meters {
+		if !m.forgotten {
+			continue
+		}
+		if now := f.meter(&w.reserve.Claims[i]); now.same(m) {
+			w.meters[i] = now
+		}
+	}
 }
 
 // decide judges a reserve that has just come: admitted, refused or left to wait.
@@ -266,6 +279,7 @@ func (f *Fold) refuse(w *waiter, refusal events.Refusal) {
 }
 
 func (f *Fold) listAll(w *waiter) []int64 {
+	f.recall(w)
 	used := make([]int64, len(w.meters))
 	for i, m := range w.meters {
 		used[i] = f.list(m, &w.reserve.Claims[i])

@@ -112,6 +112,13 @@ func (f *Fold) reconsider(w *waiter) {
 		f.leave(w)
 		f.refuse(w, w.refusal(t.first, t.failed))
 	default:
+		for i, m := range w.meters {
+			if len(m.waiters) >= maxWaiters && contains(t.over, m) && !contains(w.on, m) {
+				f.leave(w)
+				f.refuse(w, w.busy(i, m))
+				return
+			}
+		}
 		f.waitOn(w, t.over)
 	}
 }
