@@ -28,7 +28,7 @@ func (f *Fold) Snapshot(dst []byte) []byte {
 
 func (f *Fold) writeMeters(w *writer) map[*meter]int64 {
 	names := sorted(f.meters)
-	// Charges may still point at meters that have been forgotten; they come after the known ones.
+	// Charges and waiters may still point at meters that have been forgotten; they come after the known ones.
 	all := make([]*meter, 0, len(names))
 	index := make(map[*meter]int64, len(names))
 	note := func(m *meter) {
@@ -43,6 +43,11 @@ func (f *Fold) writeMeters(w *writer) map[*meter]int64 {
 	for _, id := range sorted(f.requests) {
 		for i := range f.requests[id].charges {
 			note(f.requests[id].charges[i].meter)
+		}
+	}
+	for _, w := range f.waiting {
+		for _, m := range w.meters {
+			note(m)
 		}
 	}
 	w.int(int64(len(all)))
