@@ -38,6 +38,10 @@ const (
 	// dispatchMargin is how long before its lease could end a gateway stops sending requests to models.
 	dispatchMargin = 3 * time.Second
 
+	// lapseMargin is how long before its lease could end a gateway ends the calls that may not outlive it, and lapseEvery how often it looks.
+	lapseMargin = time.Second
+	lapseEvery  = 250 * time.Millisecond
+
 	// GrowEvery is how often at most a running request's growth is published.
 	GrowEvery = 250 * time.Millisecond
 
@@ -53,6 +57,12 @@ type Publisher interface {
 	Submit(ev events.Event, done func(seq uint64, err error)) error
 	SubmitBy(ev events.Event, by time.Time, done func(seq uint64, err error)) error
 	LastAcked() time.Time
+}
+
+// Spool keeps events on the disk until the log is back.
+type Spool interface {
+	// Append returns nil when the event is on the disk.
+	Append(ev events.Event) error
 }
 
 // Projector answers questions about what was decided; either may be nil where verdicts come by call.
@@ -72,6 +82,10 @@ type Config struct {
 	Now       func() time.Time
 	// MaybeAppended says of a publisher's error whether the event may be in the log all the same.
 	MaybeAppended func(error) bool
+	// Spool takes what is done without the log. Without one, nothing is.
+	Spool Spool
+	// Trusted says whether the log is known to be the one that reservations were made in. Defaults to always.
+	Trusted func() bool
 }
 
 // Book holds the reservations of one gateway process.
@@ -88,6 +102,11 @@ type Book struct {
 // Stats counts what a Book has done.
 type Stats struct {
 	Reserved, Admitted, Refused, Unanswered, Overloaded, Asked, Released, Strays atomic.Int64
+
+	Local          atomic.Int64 // attempts admitted without the log
+	Unspooled      atomic.Int64 // events of such requests that the spool did not take; they wait in memory
+	Lapsed         atomic.Int64 // calls ended because the lease could not be renewed
+	OverAfterLapse atomic.Int64 // requests that ran on when their lease may have ended
 }
 
 type attemptKey struct {
@@ -105,13 +124,19 @@ type answer struct {
 
 // NewBook makes the book of a gateway.
 func NewBook(config Config) *Book {
+	if config.Trusted == nil {
+		config.Trusted = func() bool { return true }
+	}
 	return &Book{config: config, pending: map[attemptKey]chan answer{}, live: map[events.RequestID]*Reservation{}}
 }
 
 // Gateway is the process whose reservations these are.
 func (b *Book) Gateway() events.Gateway { return b.config.Gateway }
 
-// Epoch is the epoch of its leases and reserves.
+// Epoch is the epoch of its leases and reserves. It never changes while the process lives, also not over an outage in which its lease
+// ends: a higher epoch would end, in the fold, the requests that still run here and so free what they hold, while the next lease of the
+// same epoch puts it back. Another process has another name. What is left of one that died is published under its own name and epoch,
+// and then a lease of the next epoch ends what it held: that is in the order in which the log must have it, spool first.
 func (b *Book) Epoch() int64 { return b.config.Epoch }
 
 // Stats gives the counters.
@@ -199,6 +224,8 @@ func (b *Book) Run(ctx context.Context) error {
 	defer lease.Stop()
 	stray := time.NewTicker(strayEvery)
 	defer stray.Stop()
+	lapse := time.NewTicker(lapseEvery)
+	defer lapse.Stop()
 	b.renew()
 	for {
 		select {
@@ -206,6 +233,8 @@ func (b *Book) Run(ctx context.Context) error {
 			return nil
 		case <-lease.C:
 			b.renew()
+		case <-lapse.C:
+			b.lapse()
 		case <-stray.C:
 			b.releaseStrays(ctx)
 		}
@@ -237,13 +266,43 @@ func (b *Book) event(id string, request events.RequestID, org events.Org, d even
 }
 
 // Held says whether the log still holds this gateway's reservations for sure: whether the last acknowledged lease or reserve was sent
-// recently enough. A request whose reserve was sent at an instant knows that one to be in the log, too.
+// recently enough, to the log that is known. A request whose reserve was sent at an instant knows that one to be in the log, too.
 func (b *Book) Held(sent time.Time) bool {
 	last := b.config.Publisher.LastAcked()
 	if sent.After(last) {
 		last = sent
 	}
-	return b.config.Now().Sub(last) <= LeaseTTL-dispatchMargin
+	return b.config.Now().Sub(last) <= LeaseTTL-dispatchMargin && b.config.Trusted()
+}
+
+// lapse ends the calls that may not outlive the lease when it is about to end, and counts those that do.
+func (b *Book) lapse() {
+	now, last := b.config.Now(), b.config.Publisher.LastAcked()
+	if now.Sub(last) <= LeaseTTL-lapseMargin {
+		return
+	}
+	b.mu.Lock()
+	all := make([]*Reservation, 0, len(b.live))
+	for _, r := range b.live {
+		all = append(all, r)
+	}
+	b.mu.Unlock()
+	for _, r := range all {
+		r.lapse(now, last)
+	}
+}
+
+// Again publishes the live reservations once more, as admitted already: a log that was recovered does not know them.
+func (b *Book) Again() {
+	b.mu.Lock()
+	all := make([]*Reservation, 0, len(b.live))
+	for _, r := range b.live {
+		all = append(all, r)
+	}
+	b.mu.Unlock()
+	for _, r := range all {
+		r.again()
+	}
 }
 
 // releaseStrays releases what the projectors hold for this gateway and it does not.

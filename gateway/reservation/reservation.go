@@ -16,6 +16,8 @@ type Reservation struct {
 	id   events.RequestID
 	org  events.Org
 
+	local bool // admitted without the log: its events go to the spool
+
 	mu       sync.Mutex
 	admitted bool // an attempt is, or may be
 	ended    bool
@@ -25,6 +27,10 @@ type Reservation struct {
 	sent     time.Time
 	grown    int64 // footprint last published
 	grownAt  time.Time
+	attempts []*events.Reserve // that were admitted
+	at       time.Time         // when the first was
+	ending   func()            // ends the call when the lease is about to end; nil: it may run on
+	lapsed   bool
 }
 
 // Begin starts the book-keeping of a request. Nothing is published before Reserve.
@@ -68,15 +74,24 @@ func (r *Reservation) Reserve(ctx context.Context, d *events.Reserve) (events.Ve
 		return v, nil
 	}
 	b.stats.Admitted.Add(1)
+	r.took(d, sent)
+	return v, nil
+}
+
+// took takes in that an attempt is admitted.
+func (r *Reservation) took(d *events.Reserve, sent time.Time) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.attempts) == 0 {
+		r.at = r.book.config.Now()
+	}
 	r.admitted, r.attempt, r.n, r.final, r.sent = true, d.Attempt, 0, false, sent
+	r.attempts = append(r.attempts, d)
 	for i := range d.Claims {
 		if d.Claims[i].Basis == events.BasisFootprint {
 			r.grown = max(r.grown, d.Claims[i].Amount)
 		}
 	}
-	r.mu.Unlock()
-	return v, nil
 }
 
 // await waits for the verdict, asking for it when it should have come.
@@ -170,6 +185,9 @@ func (r *Reservation) drop() {
 
 // Held says whether the reservation is still held for sure, so that the model may be called.
 func (r *Reservation) Held() bool {
+	if r.local {
+		return true // its intent is on the disk, and nothing else holds it
+	}
 	r.mu.Lock()
 	sent := r.sent
 	r.mu.Unlock()
@@ -211,7 +229,7 @@ func (r *Reservation) TrueUp(d events.TrueUp) {
 	d.Request, d.Attempt, d.Gateway, d.N = r.id, r.attempt, r.book.config.Gateway, r.n
 	r.mu.Unlock()
 	id := string(r.id) + "/" + strconv.FormatInt(d.Attempt, 10) + "/true-up/" + strconv.FormatInt(d.N, 10)
-	_ = r.book.config.Publisher.Submit(r.book.event(id, r.id, r.org, &d), nil) // a final is owed: it is taken while there is any room
+	r.submit(r.book.event(id, r.id, r.org, &d))
 }
 
 // Leave says that the request has left the local pool: what it occupied there is free.
@@ -264,5 +282,5 @@ func (r *Reservation) publishRelease(d *events.Release, what string) {
 	d.Request, d.Gateway = r.id, b.config.Gateway
 	id := string(r.id) + "/" + strconv.FormatInt(d.Attempt, 10) + "/" + what
 	b.stats.Released.Add(1)
-	_ = b.config.Publisher.Submit(b.event(id, r.id, r.org, d), nil) // owed: taken while there is any room, and kept until the log has it
+	r.submit(b.event(id, r.id, r.org, d))
 }
