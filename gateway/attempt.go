@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"context"
 	"net/http"
 	"strconv"
 	"time"
@@ -89,6 +90,13 @@ func (x *exchange) again(target upstream.Target, failed *relay.Result) bool {
 		a := refusal.OfLocal(local)
 		x.lost(failed)
 		x.refuse(&a)
+		return false
+	}
+	if x.reservation.Local() {
+		if x.aloneAgain(claims, target.Deployment) {
+			return true
+		}
+		x.lost(failed)
 		return false
 	}
 	x.attempt++
@@ -226,6 +234,9 @@ func (x *exchange) failed(r *relay.Result) {
 		a = refusal.OfLog("the request was not sent: this gateway could not renew its lease", 0)
 	case relay.Stopped:
 		a = refusal.For(refusal.Overloaded, "the gateway stops, please retry")
+		if context.Cause(x.r.Context()) == errLapsed { //nolint:errorlint // the very one
+			a = refusal.OfLog("the call was ended: the log is out of reach, and nothing runs on without it here", 0)
+		}
 	default:
 		a = refusal.ForModel(refusal.NoCapacity, x.model.ID, "the model's server could not be reached or broke off, please retry")
 	}

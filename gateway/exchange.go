@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/gateway/authority"
+	"github.com/weirhq/weir/gateway/outage"
 	"github.com/weirhq/weir/gateway/policy"
 	"github.com/weirhq/weir/gateway/refusal"
 	"github.com/weirhq/weir/gateway/reservation"
@@ -35,7 +36,8 @@ type exchange struct {
 	local       bool           // the newest attempt went to the local pool
 	exact       int64          // exact input, once the upstream has told; 0 before
 	settled     bool
-	begun       bool // something of an answer is leaving
+	begun       bool            // something of an answer is leaving
+	tickets     []outage.Ticket // what it holds of the allowance
 }
 
 // serveModel is the way of every request for a model.
@@ -240,12 +242,25 @@ func (x *exchange) run() {
 	x.attempts(first, done, picked)
 }
 
+// admitted asks the log, or the gateway's own allowance while it is out of reach. It answers and gives false unless the request is
+// admitted.
+func (x *exchange) admitted(deployment string) bool {
+	if x.s.without() {
+		return x.alone(deployment)
+	}
+	x.reservation = x.s.config.Book.Begin(x.id, x.key.Org)
+	return x.reserve(deployment)
+}
+
 // reserve publishes the claims and waits for the verdict; once more on fresh authority when the fence was stale. It answers and gives
 // false unless the request is admitted.
 func (x *exchange) reserve(deployment string) bool {
 	for {
 		begin := x.s.config.Now()
 		v, err := x.reservation.Reserve(x.r.Context(), x.event(x.plan.Claims, deployment))
+		if err != nil && x.missed(err) {
+			return x.alone(deployment)
+		}
 		if err != nil {
 			x.undecided(err)
 			return false
@@ -352,6 +367,7 @@ func (x *exchange) pace() bool {
 
 // release makes sure that nothing is held when the request is over, whatever happened, a panic included.
 func (x *exchange) release() {
+	x.handBack()
 	if x.reservation != nil && !x.reservation.Ended() {
 		x.reservation.TrueUp(events.TrueUp{Final: true, Quality: events.QualityNone, PriceVersion: x.plan.PriceVersion()})
 		x.reservation.End(events.Release{Outcome: events.Failed, Dispatched: events.DispatchedUnknown})

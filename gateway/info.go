@@ -201,6 +201,13 @@ func (s *Server) serveReady(w http.ResponseWriter, _ *http.Request) {
 	if s.closed.Load() {
 		why = "the gateway stops"
 	}
+	if why == "" && s.without() {
+		if s.config.Now().Before(s.config.Allowance.Until()) {
+			c.json(map[string]any{"ready": true, "mode": events.BoundedLocal})
+			return
+		}
+		why = "the log is out of reach"
+	}
 	if why == "" {
 		c.json(map[string]any{"ready": true})
 		return

@@ -62,6 +62,10 @@ type Config struct {
 	// Ready says why the gateway cannot admit anything; empty: it can.
 	Ready func() string
 
+	// Reach and Allowance are what is admitted by while the log is out of reach. Default to none: then nothing is.
+	Reach     Reach
+	Allowance *Allowance
+
 	Settings        policy.Settings
 	MaxRequestBytes int64    // Defaults to 32 MiB
 	MaxInHand       int64    // Defaults to 16384
