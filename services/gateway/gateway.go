@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -22,12 +23,14 @@ import (
 	core "github.com/weirhq/weir/gateway"
 	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/gateway/estimate"
+	"github.com/weirhq/weir/gateway/outage/spool"
 	"github.com/weirhq/weir/gateway/relay"
 	"github.com/weirhq/weir/gateway/reservation"
 	"github.com/weirhq/weir/gateway/upstream"
 	"github.com/weirhq/weir/projections/kv"
 	"github.com/weirhq/weir/projections/projector"
 	"github.com/weirhq/weir/services/config"
+	"github.com/weirhq/weir/services/ledger"
 )
 
 // Bounds of the HTTP server.
@@ -41,6 +44,9 @@ const (
 
 	// probedWithin is how long a starting gateway waits for the first word from its upstreams.
 	probedWithin = 3 * time.Second
+
+	// firstEpoch is a process's only one; see reservation.Book.Epoch.
+	firstEpoch = 1
 
 	// drainEvery is how often a stopping gateway looks whether the last request has ended.
 	drainEvery = 10 * time.Millisecond
@@ -62,8 +68,10 @@ type Config struct {
 	Metrics     http.Handler // of /metrics; nil: none
 	Registry    prometheus.Registerer
 	Logger      *slog.Logger
-	DrainFor    time.Duration // Defaults to DrainFor
-	Forward     []string      // client headers that go upstream beside the usual ones. Defaults to none.
+	DrainFor    time.Duration                         // Defaults to DrainFor
+	Ledger      *ledger.Ledger                        // knows whether the log is the right one; nil: any is
+	Dial        func(name string) (*nats.Conn, error) // joins the log as a gateway process that is gone; nil: Conn may speak for all
+	Forward     []string                              // client headers that go upstream beside the usual ones. Defaults to none.
 }
 
 // Gateway is a gateway process.
@@ -78,6 +86,8 @@ type Gateway struct {
 	set       *upstream.Set
 	relay     *relay.Relay
 	authority *authority.Watcher
+	spool     *spool.Spool
+	reach     *reach
 	draining  atomic.Bool
 	cut       context.CancelCauseFunc
 }
@@ -105,13 +115,25 @@ func New(ctx context.Context, c Config) (*Gateway, error) {
 	if g.publisher, err = c.Log.Publisher(ctx, publisher); err != nil {
 		return nil, err
 	}
-	g.book = reservation.NewBook(reservation.Config{Gateway: c.Name, Epoch: 1, Publisher: g.publisher, Projector: g.questions(), Now: time.Now, MaybeAppended: journal.MaybeAppended})
+	var damage []string
+	if g.spool, damage, err = spool.Open(g.spools(), spool.Head{Gateway: c.Name, Epoch: firstEpoch}); err != nil {
+		return nil, err
+	}
+	for _, d := range damage {
+		c.Logger.Warn("the spool was damaged", "damage", d)
+	}
+	g.reach = newReach(g, g.spool)
+	g.book = reservation.NewBook(reservation.Config{Gateway: c.Name, Epoch: firstEpoch, Publisher: g.publisher, Projector: g.questions(), Now: time.Now,
+		MaybeAppended: journal.MaybeAppended, Spool: g.reach, Trusted: g.trusted})
+	if c.Ledger != nil {
+		c.Ledger.OnRecovered(g.book.Again)
+	}
 	g.reporter = reservation.NewReporter(c.Name, g.publisher, time.Now)
 	g.relay = relay.New(relay.Options{Connect: c.Config.Upstream.Connect, FirstByte: c.Config.Upstream.FirstByte, Idle: c.Config.Upstream.Idle, Now: time.Now})
 	meters := core.NewMetrics()
 	g.server = core.New(core.Config{
 		Gateway: c.Name, Authority: g.authority.Current, Book: g.book, Reporter: g.reporter, View: c.View, Upstream: g.set, Relay: g.relay,
-		Generations: c.Generations, Ratio: c.Ratio, Ready: g.why, Settings: c.Config.Admission, MaxRequestBytes: c.Config.MaxRequestBytes,
+		Generations: c.Generations, Ratio: c.Ratio, Ready: g.why, Reach: g.reach, Allowance: g.reach.allowance, Settings: c.Config.Admission, MaxRequestBytes: c.Config.MaxRequestBytes,
 		Now: time.Now, NewID: newID, Forward: c.Forward, Logger: c.Logger, Meters: meters,
 	})
 	if c.Registry != nil {
@@ -124,7 +146,7 @@ func New(ctx context.Context, c Config) (*Gateway, error) {
 		g.server.Handle("GET /metrics", c.Metrics)
 	}
 	if g.listener, err = net.Listen("tcp", c.Config.Listen); err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", c.Config.Listen, err)
+		return nil, errors.Join(fmt.Errorf("listen on %s: %w", c.Config.Listen, err), g.spool.Close())
 	}
 	return g, nil
 }
@@ -165,15 +187,23 @@ func (g *Gateway) reloaded(r authority.Reloaded) {
 
 // why says why nothing can be admitted; empty: it can.
 func (g *Gateway) why() string {
+	if g.c.Ledger != nil {
+		if why := g.c.Ledger.Why(); why != "" {
+			return why
+		}
+	}
 	if g.c.Projector != nil {
 		_, why := g.c.Projector.Answering()
 		return why
 	}
-	if !g.c.Conn.IsConnected() {
-		return "the log is out of reach"
-	}
-	return ""
+	return "" // a log that is out of reach is for the allowance
 }
+
+// trusted says whether the log is known to be the right one.
+func (g *Gateway) trusted() bool { return g.c.Ledger == nil || g.c.Ledger.Trusted() }
+
+// spools is where gateway processes keep what they do without the log.
+func (g *Gateway) spools() string { return filepath.Join(g.c.Config.DataDir, "spool") }
 
 // Run serves until ctx ends, then drains: new requests are refused, streams may go on for a while, and what is owed to the log is sent.
 func (g *Gateway) Run(ctx context.Context) error {
@@ -186,7 +216,12 @@ func (g *Gateway) Run(ctx context.Context) error {
 		BaseContext: func(net.Listener) context.Context { return base }, ErrorLog: slog.NewLogLogger(g.c.Logger.Handler(), slog.LevelDebug)}
 	running, work := errgroup.WithContext(work)
 	running.Go(func() error { return g.publisher.Run(work) })
+	if err := g.takeOver(ctx); err != nil { // before the first lease
+		g.c.Logger.Error("what a gateway before this one spooled is not in the log yet", "error", err)
+	}
 	running.Go(func() error { return g.book.Run(work) })
+	running.Go(func() error { return g.reach.run(work) })
+	running.Go(func() error { return g.keepTakingOver(work) })
 	running.Go(func() error { return g.reporter.Run(work) })
 	running.Go(func() error { return g.set.Run(work) })
 	running.Go(func() error { return g.authority.Run(work) })
@@ -213,7 +248,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	}
 	stop()
 	g.relay.Close()
-	return running.Wait()
+	return errors.Join(running.Wait(), g.spool.Close())
 }
 
 // probed waits until every replica was asked once, so that the first requests are not refused for want of a healthy one.
@@ -264,8 +299,20 @@ func (g *Gateway) drain() {
 	}
 	flushed, cancel := context.WithTimeout(context.Background(), flushFor)
 	defer cancel()
+	g.spoolFlushed(flushed)
 	if err := g.publisher.Flush(flushed); err != nil {
 		g.c.Logger.Error("not everything reached the log; leases will free what is held", "error", err)
+	}
+}
+
+// spoolFlushed waits until the log has what was spooled; what it does not get, the next process publishes.
+func (g *Gateway) spoolFlushed(ctx context.Context) {
+	for g.spool.Waiting() > 0 && g.c.Conn.Status() == nats.CONNECTED {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(drainEvery):
+		}
 	}
 }
 
