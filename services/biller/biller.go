@@ -1,0 +1,148 @@
+package biller
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weirhq/weir/events/journal/access"
+	"github.com/weirhq/weir/projections/kv"
+	"github.com/weirhq/weir/projections/usage"
+)
+
+// Status is where a biller stands.
+type Status struct {
+	Writing   bool   // it is the one that writes
+	Applied   uint64 // the last sequence of the log taken
+	Billed    uint64 // the sequence up to which every line is in the stream
+	Pending   int    // lines that are not known to be in the stream
+	Written   uint64 // lines written by this biller
+	Conflicts uint64 // times that the stream did not end where this biller knew it to end
+	Open      int    // requests that can still give a line
+	Counts    usage.Counts
+	Behind    uint64 // messages of the log that are still to be read, if the source says
+	Exports   map[string]ExportStatus
+}
+
+// ExportStatus is where an export stands.
+type ExportStatus struct {
+	Exported uint64 // lines that were taken
+	Dead     uint64 // lines that will never be taken
+	Failures uint64 // tries that failed
+}
+
+// warnEvery is how often the same thing is warned about.
+const warnEvery = 10 * time.Second
+
+// Biller writes lines. Its methods may be called at the same time.
+type Biller struct {
+	cfg     Config
+	writing atomic.Bool
+
+	mu          sync.Mutex
+	status      Status
+	hours, days []usage.Sum
+	warned      map[string]time.Time
+}
+
+// New makes a biller; Run runs it.
+func New(cfg Config) (*Biller, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("make the biller: %w", err)
+	}
+	return &Biller{cfg: cfg.withDefaults(), warned: map[string]time.Time{}, status: Status{Exports: map[string]ExportStatus{}}}, nil
+}
+
+// Status says where the biller stands.
+func (b *Biller) Status() Status {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.status
+	s.Writing = b.writing.Load()
+	s.Exports = make(map[string]ExportStatus, len(b.status.Exports))
+	for name, x := range b.status.Exports {
+		s.Exports[name] = x
+	}
+	return s
+}
+
+// Sums gives the sums of the last two days by hour, and of the last two months by day, as of the last time that the state was kept. They are
+// part of the projection's snapshot and kept nowhere else.
+func (b *Biller) Sums() (hours, days []usage.Sum) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.hours, b.days
+}
+
+func (b *Biller) note(change func(*Status)) {
+	b.mu.Lock()
+	change(&b.status)
+	b.mu.Unlock()
+}
+
+func (b *Biller) noteExport(name string, change func(*ExportStatus)) {
+	b.note(func(s *Status) {
+		x := s.Exports[name]
+		change(&x)
+		s.Exports[name] = x
+	})
+}
+
+// warn logs a failure, but not the same thing again and again.
+func (b *Biller) warn(doing string, err error) {
+	const most = 64
+	b.mu.Lock()
+	now := b.cfg.Now()
+	last, known := b.warned[doing]
+	quiet := known && now.Sub(last) < warnEvery
+	if !quiet {
+		if len(b.warned) >= most {
+			clear(b.warned)
+		}
+		b.warned[doing] = now
+	}
+	b.mu.Unlock()
+	if !quiet {
+		b.cfg.Logger.Warn("biller: "+doing, "error", err)
+	}
+}
+
+// Run follows the log until ctx ends, and writes lines and hands them on while it holds the lease or is alone. The error is of a connection
+// that was closed, of a log that no longer holds what has not been billed, or of a stream that is no biller's.
+func (b *Biller) Run(ctx context.Context) error {
+	s, err := newStream(b.cfg.Conn)
+	if err != nil {
+		return fmt.Errorf("run the biller: %w", err)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	leased, release := context.WithCancel(context.WithoutCancel(ctx)) // kept until the last lines are written
+	if b.cfg.Alone {
+		b.writing.Store(true)
+	} else {
+		js, err := jetstream.New(b.cfg.Conn)
+		if err != nil {
+			release()
+			return fmt.Errorf("run the biller: %w", err)
+		}
+		lease := kv.NewLease(kv.LeaseConfig{JetStream: js, Bucket: access.BucketLeases, Key: string(access.Biller), Holder: b.cfg.Name,
+			Replicas: b.cfg.Replicas, Now: b.cfg.Now})
+		group.Go(func() error { return lease.Run(leased, b.writing.Store) })
+	}
+	group.Go(func() error {
+		defer release()
+		defer b.writing.Store(false)
+		return (&worker{b: b, stream: s}).run(ctx)
+	})
+	for _, x := range b.cfg.Exports {
+		group.Go(func() error { return (&export{Export: x, b: b, stream: s}).run(ctx) })
+	}
+	if err := group.Wait(); err != nil {
+		return fmt.Errorf("run the biller: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,198 @@
+package biller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/events/journal"
+)
+
+// Source gives the log's records in order and without a gap: a *journal.Tap, or what shares one among several readers. It is used by
+// one goroutine. A source that has a method Close() is closed when the biller is done with it.
+type Source interface {
+	// Next waits for the next whole messages. The slice may be reused by the next call. The error is ctx's, or says why the log cannot
+	// be read on: *journal.Replaced, *journal.Lost.
+	Next(ctx context.Context) ([]events.Record, error)
+
+	// Created is when the log's stream was made, known once Next has returned.
+	Created() time.Time
+}
+
+// Config is how a biller runs.
+type Config struct {
+	// Conn is the connection by which lines are written and read back. There is no default.
+	Conn *nats.Conn
+
+	// Log is the log. There is no default.
+	Log *journal.Log
+
+	// Name is the process's own, for the lease. There is no default.
+	Name string
+
+	// DataDir is where the state is kept, in its folder "biller". Defaults to none: then a biller begins with the log's first record.
+	DataDir string
+
+	// Source gives the log from a position on. Defaults to a tap of Log.
+	Source func(ctx context.Context, from journal.TapConfig) (Source, error)
+
+	// Alone says that there can be no other biller, as with a broker in this process that does not listen: no lease is sought. After a
+	// crash a lease takes 3 s to run out. Defaults to false.
+	Alone bool
+
+	// MaxAge is how long the stream keeps a line. It must not be shorter than the log keeps its events. Defaults to 400 days.
+	MaxAge time.Duration
+
+	// MaxBytes is how much the stream may hold; beyond it no more is written until there is room: nothing is dropped. Defaults to no bound.
+	MaxBytes int64
+
+	// Replicas is how many servers hold the stream. Defaults to 1.
+	Replicas int
+
+	// Exports hand lines on. Defaults to none.
+	Exports []Export
+
+	// SaveEvery is how often the state is kept. Defaults to 1 minute.
+	SaveEvery time.Duration
+
+	// Now is the clock; only its differences count. Defaults to time.Now.
+	Now func() time.Time
+
+	// Logger takes warnings. Defaults to none.
+	Logger *slog.Logger
+}
+
+// Defaults of Config.
+const (
+	DefaultMaxAge    = 400 * 24 * time.Hour
+	DefaultSaveEvery = time.Minute
+)
+
+func (c Config) withDefaults() Config {
+	if c.Source == nil {
+		log := c.Log
+		c.Source = func(ctx context.Context, from journal.TapConfig) (Source, error) { return log.Tap(ctx, from), nil }
+	}
+	if c.MaxAge == 0 {
+		c.MaxAge = DefaultMaxAge
+	}
+	if c.MaxBytes == 0 {
+		c.MaxBytes = -1
+	}
+	if c.Replicas == 0 {
+		c.Replicas = 1
+	}
+	if c.SaveEvery == 0 {
+		c.SaveEvery = DefaultSaveEvery
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	exports := make([]Export, len(c.Exports))
+	for i, x := range c.Exports {
+		exports[i] = x.withDefaults()
+	}
+	c.Exports = exports
+	return c
+}
+
+// Validate names every fault of the configuration.
+func (c Config) Validate() error {
+	var faults []error
+	if c.Conn == nil {
+		faults = append(faults, errors.New("conn: is missing"))
+	}
+	if c.Log == nil {
+		faults = append(faults, errors.New("log: is missing"))
+	}
+	if c.Name == "" {
+		faults = append(faults, errors.New("name: is missing"))
+	}
+	if c.MaxAge < 0 {
+		faults = append(faults, fmt.Errorf("max age %s: is negative", c.MaxAge))
+	}
+	if c.MaxBytes < -1 {
+		faults = append(faults, fmt.Errorf("max bytes %d: is negative", c.MaxBytes))
+	}
+	if c.Replicas < 0 {
+		faults = append(faults, fmt.Errorf("replicas %d: is negative", c.Replicas))
+	}
+	if c.SaveEvery < 0 {
+		faults = append(faults, fmt.Errorf("save every %s: is negative", c.SaveEvery))
+	}
+	names := map[string]bool{}
+	for i, x := range c.Exports {
+		if err := x.validate(); err != nil {
+			faults = append(faults, fmt.Errorf("export %d: %w", i, err))
+		}
+		if names[x.Name] {
+			faults = append(faults, fmt.Errorf("export %d: name %q stands twice", i, x.Name))
+		}
+		names[x.Name] = true
+	}
+	return errors.Join(faults...)
+}
+
+// Export is a system outside that lines are handed to.
+type Export struct {
+	// Name names its place in the stream, which it keeps: [a-z0-9-]{1,32}. There is no default.
+	Name string
+
+	// To takes the lines. There is no default.
+	To Exporter
+
+	// Batch is how many lines it gets at once at most. Defaults to 100.
+	Batch int
+
+	// From is the first line's time; earlier ones are passed over. It counts when the export is new. Defaults to the first line kept.
+	From time.Time
+
+	// DeadLetters is the file that takes, one JSON line each, the lines that To will never take, and why. Defaults to
+	// biller/<name>.dead.jsonl in the data directory.
+	DeadLetters string
+
+	// AckWait is how long the stream waits for a batch to be acknowledged before it gives it again; while To is tried the time is renewed.
+	// Defaults to 30 s.
+	AckWait time.Duration
+
+	// MaxWait is the longest pause between two tries. Defaults to 1 minute.
+	MaxWait time.Duration
+}
+
+var exportName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
+
+const maxBatch = 1000
+
+func (x Export) withDefaults() Export {
+	if x.Batch == 0 {
+		x.Batch = 100
+	}
+	if x.AckWait == 0 {
+		x.AckWait = 30 * time.Second
+	}
+	if x.MaxWait == 0 {
+		x.MaxWait = time.Minute
+	}
+	return x
+}
+
+func (x Export) validate() error {
+	switch {
+	case !exportName.MatchString(x.Name):
+		return fmt.Errorf("name %q: does not match %s", x.Name, exportName)
+	case x.To == nil:
+		return errors.New("to: is missing")
+	case x.Batch < 0 || x.Batch > maxBatch:
+		return fmt.Errorf("batch %d: is not from 1 to %d", x.Batch, maxBatch)
+	}
+	return nil
+}

@@ -1,0 +1,257 @@
+package biller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirhq/weir/projections/usage"
+)
+
+// Record is a line as the stream holds it.
+type Record struct {
+	Seq  uint64 // in the stream USAGE
+	ID   string // the CloudEvents id, the same whenever it comes
+	Line usage.Line
+	Data []byte // the line's JSON
+}
+
+// Exporter hands lines to a system outside. What it was given before, in part or whole, it may be given again.
+type Exporter interface {
+	// Export returns when all records are taken. An error that is *Rejected means that they will never be as they are: they are then given
+	// one by one, and the one that is rejected alone becomes a dead letter. After any other error they are all given again, later.
+	Export(ctx context.Context, records []Record) error
+}
+
+// Rejected says that a system outside will not take records as they are.
+type Rejected struct {
+	Reason string
+}
+
+func (e *Rejected) Error() string { return "rejected: " + e.Reason }
+
+// later is an error with the least time after which to try again.
+type later struct {
+	error
+	after time.Duration
+}
+
+func (l *later) Unwrap() error { return l.error }
+
+// How an export reads and tries.
+const (
+	fetchFor    = time.Second            // to wait for lines
+	idlePause   = 200 * time.Millisecond // while another biller exports
+	firstWait   = 100 * time.Millisecond // before a try again; doubled up to MaxWait
+	durableName = "export-"
+)
+
+// export is an Export that runs. It belongs to one goroutine.
+type export struct {
+	Export
+	b      *Biller
+	stream *stream
+}
+
+// run hands on lines until ctx ends, while this biller writes.
+func (x *export) run(ctx context.Context) error {
+	var consumer jetstream.Consumer
+	for ctx.Err() == nil {
+		if !x.b.writing.Load() {
+			consumer = nil
+			_ = pause(ctx, idlePause)
+			continue
+		}
+		var err error
+		if consumer == nil {
+			consumer, err = x.open(ctx)
+		}
+		if err == nil {
+			err = x.step(ctx, consumer)
+		}
+		if err != nil && ctx.Err() == nil {
+			x.b.warn("export "+x.Name, err)
+			consumer = nil
+			_ = pause(ctx, retryPause)
+		}
+	}
+	return nil
+}
+
+// open makes the durable consumer, or finds the one that is there.
+func (x *export) open(ctx context.Context) (jetstream.Consumer, error) {
+	ctx, cancel := context.WithTimeout(ctx, callFor)
+	defer cancel()
+	cfg := jetstream.ConsumerConfig{
+		Durable: durableName + x.Name, Description: "Weir: lines handed on to " + x.Name, AckPolicy: jetstream.AckExplicitPolicy,
+		AckWait: x.AckWait, MaxAckPending: x.Batch, MaxDeliver: -1,
+	}
+	if !x.From.IsZero() {
+		from := x.From.UTC()
+		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &from
+	}
+	have, err := x.stream.js.Consumer(ctx, Stream, cfg.Durable)
+	if err == nil { // where it began cannot be changed
+		c := have.CachedInfo().Config
+		cfg.DeliverPolicy, cfg.OptStartTime, cfg.OptStartSeq = c.DeliverPolicy, c.OptStartTime, c.OptStartSeq
+	}
+	return x.stream.js.CreateOrUpdateConsumer(ctx, Stream, cfg)
+}
+
+// step hands on one batch.
+func (x *export) step(ctx context.Context, consumer jetstream.Consumer) error {
+	batch, err := consumer.Fetch(x.Batch, jetstream.FetchMaxWait(fetchFor))
+	if err != nil {
+		return err
+	}
+	var msgs []jetstream.Msg
+	var records []Record
+	for m := range batch.Messages() {
+		r := Record{ID: m.Headers().Get("ce-id"), Data: m.Data()}
+		if meta, err := m.Metadata(); err == nil {
+			r.Seq = meta.Sequence.Stream
+		}
+		msgs = append(msgs, m)
+		if r.Line, err = usage.Decode(r.Data); err != nil {
+			if err := x.bury(r, err.Error()); err != nil {
+				return err
+			}
+			continue
+		}
+		records = append(records, r)
+	}
+	if len(msgs) == 0 {
+		return batch.Error()
+	}
+	stop := x.hold(ctx, msgs)
+	err = x.deliver(ctx, records)
+	stop()
+	if err != nil {
+		return err
+	}
+	for _, m := range msgs[:len(msgs)-1] {
+		if err := m.Ack(); err != nil {
+			return err
+		}
+	}
+	return msgs[len(msgs)-1].DoubleAck(ctx)
+}
+
+// hold keeps the stream from giving messages again while they are tried.
+func (x *export) hold(ctx context.Context, msgs []jetstream.Msg) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for pause(ctx, x.AckWait/3) == nil {
+			for _, m := range msgs {
+				_ = m.InProgress() // they are given again, then
+			}
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+// deliver hands records on until all are taken or dead, or ctx ends.
+func (x *export) deliver(ctx context.Context, records []Record) error {
+	if len(records) == 0 {
+		return nil
+	}
+	rejected, err := x.try(ctx, records)
+	switch {
+	case err != nil:
+		return err
+	case rejected == nil:
+		x.b.noteExport(x.Name, func(s *ExportStatus) { s.Exported += uint64(len(records)) })
+		return nil
+	case len(records) == 1:
+		return x.bury(records[0], rejected.Reason)
+	}
+	half := len(records) / 2 // to find what is rejected
+	if err := x.deliver(ctx, records[:half]); err != nil {
+		return err
+	}
+	return x.deliver(ctx, records[half:])
+}
+
+// try hands records on until they are taken or rejected, or ctx ends.
+func (x *export) try(ctx context.Context, records []Record) (*Rejected, error) {
+	wait := &backoff.ExponentialBackOff{InitialInterval: firstWait, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: x.MaxWait}
+	wait.Reset()
+	for {
+		err := x.To.Export(ctx, records)
+		if err == nil {
+			return nil, nil
+		}
+		if rejected, ok := errors.AsType[*Rejected](err); ok {
+			return rejected, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		x.b.noteExport(x.Name, func(s *ExportStatus) { s.Failures++ })
+		x.b.warn("export "+x.Name+": it is tried again", err)
+		next := wait.NextBackOff()
+		if l, ok := errors.AsType[*later](err); ok {
+			next = min(max(next, l.after), x.MaxWait)
+		}
+		if !x.b.writing.Load() {
+			return nil, errLost
+		}
+		if err := pause(ctx, next); err != nil {
+			return nil, err
+		}
+	}
+}
+
+var errLost = errors.New("another biller exports")
+
+// bury keeps a record that will never be taken, with the reason.
+func (x *export) bury(r Record, reason string) error {
+	path := x.DeadLetters
+	if path == "" {
+		if x.b.cfg.DataDir == "" {
+			return fmt.Errorf("line %s was rejected (%s), and there is no file for dead letters", r.ID, reason)
+		}
+		path = filepath.Join(x.b.cfg.DataDir, folder, x.Name+".dead.jsonl")
+	}
+	data := json.RawMessage(r.Data)
+	if !json.Valid(data) {
+		data, _ = json.Marshal(string(r.Data)) // a string can be written
+	}
+	text, err := json.Marshal(struct {
+		ID     string          `json:"id"`
+		Seq    uint64          `json:"stream_seq"`
+		Reason string          `json:"reason"`
+		Line   json.RawMessage `json:"line"`
+	}{r.ID, r.Seq, reason, data})
+	if err != nil {
+		return fmt.Errorf("keep dead letter %s: %w", r.ID, err)
+	}
+	if err := appendTo(path, append(text, '\n')); err != nil {
+		return fmt.Errorf("keep dead letter %s: %w", r.ID, err)
+	}
+	x.b.noteExport(x.Name, func(s *ExportStatus) { s.Dead++ })
+	x.b.warn("export "+x.Name+": a line is a dead letter", fmt.Errorf("line %s: %s", r.ID, reason))
+	return nil
+}
+
+// appendTo appends to a file, and returns when it is on the disk.
+func appendTo(path string, text []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(text)
+	return errors.Join(err, file.Sync(), file.Close())
+}
