@@ -28,6 +28,9 @@ func binary(tb testing.TB) string {
 		if builds.dir, builds.err = os.MkdirTemp("", "weir-e2e-"); builds.err != nil {
 			return
 		}
+		if builds.err = os.Chmod(builds.dir, 0o755); builds.err != nil { // some tests run it as another user
+			return
+		}
 		text, err := exec.Command("go", "build", "-o", filepath.Join(builds.dir, "weir"), "github.com/weirhq/weir/services/weir").CombinedOutput()
 		if err != nil {
 			builds.err = fmt.Errorf("building weir: %w\n%s", err, text)

@@ -53,10 +53,22 @@ func (p *process) said() string {
 // start runs weir in a process group of its own, with nothing of this process's environment but where programs are.
 func start(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
+	return startAs(t, 0, env, args...)
+}
+
+// nobody is a user without rights, for tests that run as root.
+const nobody = 65534
+
+// startAs runs weir as another user; 0: as this one.
+func startAs(t *testing.T, user uint32, env []string, args ...string) *process {
+	t.Helper()
 	p := &process{cmd: exec.Command(binary(t), args...), done: make(chan struct{})}
 	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, env...)
 	p.cmd.Stdout, p.cmd.Stderr = p, p
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if user != 0 {
+		p.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: user, Gid: user}
+	}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
