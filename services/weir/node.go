@@ -31,6 +31,7 @@ import (
 	"github.com/weirhq/weir/services/auditor"
 	"github.com/weirhq/weir/services/config"
 	"github.com/weirhq/weir/services/gateway"
+	"github.com/weirhq/weir/services/ledger"
 )
 
 // The roles of a process.
@@ -51,10 +52,11 @@ const openWithin = 30 * time.Second
 
 // node is one process with its roles.
 type node struct {
-	config  *config.Config
-	roles   []string
-	logger  *slog.Logger
-	forward []string // client headers that go upstream
+	config   *config.Config
+	roles    []string
+	logger   *slog.Logger
+	forward  []string // client headers that go upstream
+	operator bool     // joins another's log as an operator
 
 	name      string
 	registry  *prometheus.Registry
@@ -67,6 +69,8 @@ type node struct {
 	ratios    *auditor.Ratios // where no auditor learns in this process
 	view      *kv.View
 	gateway   *gateway.Gateway
+	ledger    *ledger.Ledger
+	recovered chan struct{} // an operator has recovered the log
 }
 
 func (n *node) has(role string) bool { return slices.Contains(n.roles, role) }
@@ -103,6 +107,9 @@ func (n *node) start(ctx context.Context) (err error) {
 	if n.log, err = journal.Open(opening, n.conn, journal.Config{Create: keeper, Replicas: n.config.Log.Replicas, MaxAge: n.config.Log.MaxAge, MaxBytes: n.maxBytes()}); err != nil {
 		return err
 	}
+	if err := n.openLedger(opening); err != nil {
+		return err
+	}
 	n.view = kv.NewView(time.Now)
 	n.feed = journal.NewFeed(n.log)
 	if err := n.project(); err != nil {
@@ -110,12 +117,15 @@ func (n *node) start(ctx context.Context) (err error) {
 	}
 	if n.has(roleGateway) {
 		n.gateway, err = gateway.New(opening, gateway.Config{Config: n.config, Name: events.Gateway(n.name), Log: n.log, Conn: n.conn, Projector: n.projector,
+			Ledger: n.ledger, Dial: n.dialAs(),
 			View: n.view, Generations: auditor.NewReader(n.conn), Ratio: n.ratio(),
 			Metrics: promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{}), Registry: n.registry, Logger: n.logger, Forward: n.forward})
 		if err != nil {
 			return err
 		}
 		n.gateway.Handle("GET /status", http.HandlerFunc(n.serveStatus))
+		n.gateway.Handle("GET /log", http.HandlerFunc(n.serveLog))
+		n.gateway.Handle("POST /recover", http.HandlerFunc(n.serveRecover))
 	}
 	return nil
 }
@@ -125,7 +135,7 @@ func (n *node) project() (err error) {
 	if n.has(roleProjector) {
 		n.projector, err = projector.New(projector.Config{Log: n.log, Conn: n.conn, Name: n.name, DataDir: n.config.DataDir, View: n.view,
 			Source: func(ctx context.Context, from journal.TapConfig) (projector.Source, error) {
-				return n.feed.Lead(ctx, from), nil
+				return &noting{Leader: n.feed.Lead(ctx, from), ledger: n.ledger, now: time.Now}, nil
 			},
 			Replicas: n.config.Log.Replicas, Logger: n.logger})
 		if err != nil {
@@ -197,6 +207,9 @@ func (n *node) connect(ctx context.Context) (err error) {
 
 // identity is what the process may do at another's log.
 func (n *node) identity() (roles []access.Role) {
+	if n.operator {
+		return []access.Role{access.Operator}
+	}
 	for role, may := range map[string]access.Role{roleGateway: access.Gateway, roleProjector: access.Projector, roleAuditor: access.Auditor} {
 		if n.has(role) {
 			roles = append(roles, may)
@@ -241,15 +254,16 @@ func (n *node) run(ctx context.Context) error {
 		})
 	}
 	if n.projector != nil {
-		role(n.projector.Run)
+		role(func(ctx context.Context) error { return n.guarded(ctx, n.projector.Run) })
 		role(func(ctx context.Context) error { return n.log.Answer(ctx, access.SubjectFind) })
 	}
 	if n.auditor != nil {
-		role(n.auditor.Run)
+		role(func(ctx context.Context) error { return n.guarded(ctx, n.auditor.Run) })
 	}
 	if n.ratios != nil {
 		role(n.ratios.Run)
 	}
+	role(n.ledger.Run)
 	var err error
 	if n.gateway != nil {
 		err = n.gateway.Run(front)

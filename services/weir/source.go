@@ -66,13 +66,14 @@ func (f *sourceFlags) open(ctx context.Context, configFile string) (source, erro
 		}
 		return &fileLog{name: f.File}, nil
 	}
+	listen := ""
 	if f.DataDir == "" || f.Log == "" {
 		cfg, _, err := config.Load(configFile, os.Getenv)
 		if err != nil {
 			return nil, err
 		}
 		if f.DataDir == "" {
-			f.DataDir = cfg.DataDir
+			f.DataDir, listen = cfg.DataDir, cfg.Listen
 		}
 		if f.Log == "" && cfg.Log.URL != "" {
 			f.Log = cfg.Log.URL
@@ -86,7 +87,14 @@ func (f *sourceFlags) open(ctx context.Context, configFile string) (source, erro
 	if f.Log != "" {
 		return joinLog(ctx, f.Log, f.Credentials)
 	}
-	return openDataDir(ctx, f.DataDir)
+	l, err := openDataDir(ctx, f.DataDir)
+	if errors.Is(err, embedded.ErrInUse) && listen != "" {
+		return newHTTPLog(listen), nil // the process that uses it gives it
+	}
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
 }
 
 // liveLog is a log on a broker.

@@ -121,6 +121,9 @@ func (n *node) serveStatus(w http.ResponseWriter, r *http.Request) {
 // operator says whether a request carries an admin key; without any configured, whether it comes from this machine.
 func operator(r *http.Request, keys [][32]byte) bool {
 	if len(keys) == 0 {
+		if r.Header.Get("X-Forwarded-For") != "" || r.Header.Get("Forwarded") != "" || r.Header.Get("Via") != "" {
+			return false // a proxy on this machine speaks for somebody else
+		}
 		host, _, err := net.SplitHostPort(r.RemoteAddr)
 		return err == nil && net.ParseIP(host).IsLoopback()
 	}

@@ -14,7 +14,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/weirhq/weir/events"
-	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/projections/insight"
 )
 
@@ -63,7 +62,7 @@ func (c *tailCommand) run(ctx context.Context, configFile string, out io.Writer)
 	}
 	p := newTailPrinter(c, out)
 	p.from = from
-	live, follows := s.(*liveLog)
+	live, follows := s.(following)
 	if !follows || c.NoFollow {
 		start := c.FromSeq
 		if from > 0 {
@@ -79,8 +78,8 @@ func (c *tailCommand) run(ctx context.Context, configFile string, out io.Writer)
 }
 
 // follow shows what comes, from the log's end on unless the flags say where.
-func (c *tailCommand) follow(ctx context.Context, l *liveLog, p *tailPrinter) error {
-	info, err := l.log.Info(ctx)
+func (c *tailCommand) follow(ctx context.Context, l following, p *tailPrinter) error {
+	first, last, err := l.ends(ctx)
 	if err != nil {
 		return err
 	}
@@ -92,24 +91,9 @@ func (c *tailCommand) follow(ctx context.Context, l *liveLog, p *tailPrinter) er
 			return err
 		}
 	default:
-		p.fromSeq = info.Last + 1
+		p.fromSeq = last + 1
 	}
-	tap := l.log.Tap(ctx, journal.TapConfig{Name: toolName, From: max(p.fromSeq-min(p.fromSeq, tailWarm), info.First, 1)})
-	defer tap.Close()
-	for {
-		records, err := tap.Next(ctx)
-		if err != nil {
-			return err
-		}
-		for i := range records {
-			if err := p.take(&records[i]); err != nil {
-				return err
-			}
-		}
-		if err := p.flush(); err != nil {
-			return err
-		}
-	}
+	return l.follow(ctx, max(p.fromSeq-min(p.fromSeq, tailWarm), first, 1), p.take, p.flush)
 }
 
 // tailPrinter writes lines.

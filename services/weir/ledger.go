@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/events/journal"
+	"github.com/weirhq/weir/events/journal/access"
+	"github.com/weirhq/weir/gateway/authority/store"
+	"github.com/weirhq/weir/projections/admission"
+	"github.com/weirhq/weir/projections/projector"
+	"github.com/weirhq/weir/services/ledger"
+)
+
+// noteEvery is how often what was read becomes known to the ledger.
+const noteEvery = 250 * time.Millisecond
+
+// errRecovered ends a process whose projections belong to the log before: it starts anew with the one that was recovered.
+var errRecovered = errors.New("the log was recovered: this process must be started again, to read it from its beginning")
+
+// ledgerDir is where the mark is kept, outside the broker's directory.
+func (n *node) ledgerDir() string { return filepath.Join(n.config.DataDir, "ledger") }
+
+// openLedger compares the log with every mark that can be found.
+func (n *node) openLedger(ctx context.Context) (err error) {
+	reads := n.has(roleProjector) || n.has(roleAuditor)
+	writes := n.broker != nil
+	if writes {
+		if _, err := store.OpenKV(ctx, n.conn, store.KVConfig{Create: true, Replicas: n.config.Log.Replicas}); err != nil {
+			return err
+		}
+	}
+	c := ledger.Config{Dir: n.ledgerDir(), Log: n.log, Conn: n.conn, Reads: reads, Writes: writes, Behind: 2 * n.config.Log.Sync, Gateways: n.gateways, Now: time.Now, Logger: n.logger}
+	if n.config.Log.SyncAlways {
+		c.Behind = 0
+	}
+	if n.ledger, err = ledger.Open(ctx, c); err != nil {
+		return err
+	}
+	n.recovered = make(chan struct{}, 1)
+	n.ledger.OnRecovered(func() {
+		select {
+		case n.recovered <- struct{}{}:
+		default:
+		}
+	})
+	return nil
+}
+
+// gateways counts the gateways whose lease runs, as the fold of this process knows it; 0: it does not know.
+func (n *node) gateways() (live int64) {
+	if n.projector == nil {
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	all, err := projector.Query(ctx, n.projector, func(f *admission.Fold) []admission.GatewayState { return f.Gateways() })
+	if err != nil {
+		return 0
+	}
+	for _, g := range all {
+		if !g.Lapsed {
+			live++
+		}
+	}
+	return live
+}
+
+// guarded runs a role that reads the log. One that is not the right log is not read, and stops admission instead of the process: an operator
+// must see why.
+func (n *node) guarded(ctx context.Context, run func(context.Context) error) error {
+	if n.ledger.Why() == "" {
+		err := run(ctx)
+		replaced, isReplaced := errors.AsType[*journal.Replaced](err)
+		lost, isLost := errors.AsType[*journal.Lost](err)
+		switch {
+		case isReplaced:
+			err = n.ledger.Halt(replaced.Error())
+		case isLost:
+			err = n.ledger.Halt(lost.Error())
+		default:
+			return err
+		}
+		if err != nil {
+			return err
+		}
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-n.recovered:
+		return errRecovered
+	}
+}
+
+// noting is a reading of the log that the ledger knows of.
+type noting struct {
+	*journal.Leader
+	ledger *ledger.Ledger
+	last   time.Time
+	now    func() time.Time
+}
+
+// Next is the leader's.
+func (r *noting) Next(ctx context.Context) (records []events.Record, err error) {
+	records, err = r.Leader.Next(ctx)
+	if now := r.now(); err == nil && len(records) > 0 && now.Sub(r.last) >= noteEvery {
+		r.last = now
+		r.ledger.Note(records[len(records)-1].Seq, r.Chain().String(), ledger.Tail(&records[len(records)-1]))
+	}
+	return records, err
+}
+
+// dialAs joins the log as a gateway process that is gone, to publish what it spooled; nil where this process may speak for all.
+func (n *node) dialAs() func(name string) (*nats.Conn, error) {
+	if n.config.Log.URL == "" {
+		return nil
+	}
+	return func(name string) (*nats.Conn, error) {
+		secret, err := access.ReadSecret(n.config.Log.Credentials)
+		if err != nil {
+			return nil, err
+		}
+		nc, err := nats.Connect(n.config.Log.URL, append(journal.Options(name), secret.Options(access.Identity{Name: name, Roles: n.identity()})...)...)
+		if err != nil {
+			return nil, fmt.Errorf("join the log at %s as %s: %w", n.config.Log.URL, name, err)
+		}
+		return nc, nil
+	}
+}
