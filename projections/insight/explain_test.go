@@ -214,3 +214,57 @@ func TestAStoryForAnOrg(t *testing.T) {
 		t.Errorf("held %d, want %d", got, want)
 	}
 }
+
+// TestExplainFromASnapshot: told from a snapshot, the numbers are the same, and who holds gauges is known by the request's id.
+func TestExplainFromASnapshot(t *testing.T) {
+	log := recorded(t, "ten.jsonl")
+	const id, before = "c0ffee03", 12 // records before its reserve
+	whole, err := explain(log, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := NewFinder(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range log {
+		f.Take(&log[i])
+	}
+	target, err := f.Target()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fold := admission.New()
+	for i := range log[:before] {
+		fold.Apply(&log[i])
+	}
+	if fold, err = admission.Restore(fold.Snapshot(nil)); err != nil {
+		t.Fatal(err)
+	}
+	e := NewExplainer(fold, target)
+	for i := range log[before:] {
+		if err := e.Apply(&log[before+i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := e.Story()
+	if s.Summary != whole.Summary || s.Cost.Nano != whole.Cost.Nano || len(s.Settlement) != len(whole.Settlement) {
+		t.Errorf("%s, whole %s", s.Text(), whole.Text())
+	}
+	for i := range s.Decisions[0].Claims {
+		c, w := &s.Decisions[0].Claims[i], &whole.Decisions[0].Claims[i]
+		if c.Used != w.Used || c.Fits != w.Fits {
+			t.Errorf("%s shows %d, whole %d", c.Meter, c.Used, w.Used)
+		}
+		if c.Kind != "bucket" && c.By.Amount+c.By.Rest != w.By.Amount {
+			t.Errorf("%s: %d held and %d unknown, whole %d", c.Meter, c.By.Amount, c.By.Rest, w.By.Amount)
+		}
+	}
+	wait := s.Decisions[0].WaitedFor
+	if len(wait) != 1 || len(wait[0].By.Requests) != 1 || ShortID(events.RequestID(wait[0].By.Requests[0].Request)) != "c0ffee02" || wait[0].By.Rest != 0 {
+		t.Errorf("waited for %+v", wait)
+	}
+	if len(s.Notes) != 1 || !strings.Contains(s.Notes[0], "snapshot") {
+		t.Errorf("notes %v", s.Notes)
+	}
+}

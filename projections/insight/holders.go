@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/projections/admission"
 )
 
 // maxHolders bounds the holders that are named one by one.
@@ -33,55 +34,74 @@ type Holders struct {
 
 // holders says who holds a meter now, but for one request. used is what the meter shows without that request.
 func (l *ledger) holders(meter events.Meter, except events.RequestID, used int64) Holders {
-	var h Holders
 	b := l.books[meter]
 	if b == nil || b.kind == events.Pause || b.kind == events.Pace {
-		return h
+		return Holders{}
 	}
+	g := gathering{owners: map[owner]*tally{}, requests: map[events.RequestID]*Holder{}}
 	now := l.fold.Now()
-	var live map[events.RequestID]bool
-	switch b.kind {
-	case events.Gauge:
-		live = l.running(false)
-	case events.Balance:
-		l.noteEnds(now)
-	}
-	owners := map[owner]*tally{}
-	if b.kind == events.Budget && b.period == b.periodAt(now) {
-		for o, t := range b.settled {
-			copied := *t
-			owners[o] = &copied
-			h.Count, h.Amount = h.Count+t.requests, h.Amount+t.amount
+	if b.kind != events.Gauge && b.kind != events.Balance {
+		if b.kind == events.Budget && b.period == b.periodAt(now) {
+			for o, t := range b.settled {
+				addTally(g.owners, o, t.amount, t.requests)
+				g.count, g.amount = g.count+t.requests, g.amount+t.amount
+			}
+		}
+		for _, p := range b.posts {
+			if n := counting(p, now); n != 0 && p.account.id != except {
+				g.add(p.account.id, p.account, n, p.at)
+			}
 		}
 	}
-	byRequest := map[*account]*Holder{}
-	var order []*account
-	for _, p := range b.posts {
-		n := l.counts(p, now, live)
-		if n == 0 || p.account.id == except {
-			continue
+	// The fold itself knows who holds gauges and money, and of the rest what was charged before the ledger began.
+	l.fold.Holdings(meter, func(h admission.Holding) {
+		a := l.accounts[h.Request]
+		followed := b.kind != events.Gauge && b.kind != events.Balance && a != nil && a.admitted > 0
+		if h.Request != except && !followed && b.kind != events.Bucket {
+			g.add(h.Request, a, h.Amount, h.At)
 		}
-		a := p.account
-		holder := byRequest[a]
-		if holder == nil {
-			holder = &Holder{Request: string(a.id), Org: string(a.owner.org), Key: a.owner.key, Model: a.owner.model, Gateway: string(a.gateway), Since: stamp(p.at)}
-			byRequest[a] = holder
-			order = append(order, a)
-			h.Count++
-			addTally(owners, a.owner, 0, 1)
+	})
+	return g.sum(b.kind, used)
+}
+
+// gathering is what is found of a meter's holders.
+type gathering struct {
+	owners        map[owner]*tally
+	requests      map[events.RequestID]*Holder
+	count, amount int64
+}
+
+// add adds an amount of a request, whose account may be unknown.
+func (g *gathering) add(id events.RequestID, a *account, n, at int64) {
+	if a == nil {
+		a = &account{}
+	}
+	h := g.requests[id]
+	if h == nil {
+		if at == 0 {
+			at = a.since
 		}
-		holder.Amount += n
-		addTally(owners, a.owner, n, 0)
-		h.Amount += n
+		h = &Holder{Request: string(id), Org: string(a.owner.org), Key: a.owner.key, Model: a.owner.model, Gateway: string(a.gateway), Since: stamp(at)}
+		g.requests[id] = h
+		g.count++
+		addTally(g.owners, a.owner, 0, 1)
 	}
-	for _, a := range order {
-		h.Requests = append(h.Requests, *byRequest[a])
+	h.Amount += n
+	g.amount += n
+	addTally(g.owners, a.owner, n, 0)
+}
+
+// sum gives the largest of what was found.
+func (g *gathering) sum(kind events.MeterKind, used int64) Holders {
+	h := Holders{Count: g.count, Amount: g.amount}
+	for _, r := range g.requests {
+		h.Requests = append(h.Requests, *r)
 	}
-	for o, t := range owners {
+	for o, t := range g.owners {
 		h.Owners = append(h.Owners, Holder{Org: string(o.org), Key: o.key, Model: o.model, Requests: t.requests, Amount: t.amount})
 	}
 	h.Requests, h.Owners = largest(h.Requests), largest(h.Owners)
-	if b.kind != events.Bucket { // what a bucket has refilled is nobody's
+	if kind != events.Bucket { // what a bucket has refilled is nobody's
 		h.Rest = used - h.Amount
 	}
 	return h
@@ -115,18 +135,13 @@ func largest(all []Holder) []Holder {
 	return all[:min(len(all), maxHolders)]
 }
 
-// counts gives what a post makes of its meter's use at an instant.
-func (l *ledger) counts(p *post, now int64, live map[events.RequestID]bool) int64 {
+// counting gives what a post makes of the use of its window, bucket or budget at an instant.
+func counting(p *post, now int64) int64 {
 	switch p.claim.Kind {
 	case events.Window:
 		if !liveWindow(p.claim, p.at, now) {
 			return 0
 		}
-	case events.Gauge:
-		if p.freed || !live[p.account.id] {
-			return 0
-		}
-		return p.amount
 	case events.Bucket:
 		if p.touched+minuteNS < now {
 			return 0 // refilled since
@@ -135,10 +150,6 @@ func (l *ledger) counts(p *post, now int64, live map[events.RequestID]bool) int6
 		if p.closed || p.book.periodAt(p.at) != p.book.periodAt(now) {
 			return 0
 		}
-	case events.Balance:
-		return p.account.hold
-	default:
-		return 0
 	}
 	return p.worthNow()
 }
@@ -169,12 +180,8 @@ func (l *ledger) trim(b *book, now int64) {
 		switch b.kind {
 		case events.Window:
 			gone = !liveWindow(p.claim, p.at, now)
-		case events.Gauge:
-			gone = p.freed || p.account.ended
 		case events.Bucket:
 			gone = p.touched+minuteNS < now && l.accounts[p.account.id] != p.account
-		case events.Balance:
-			gone = p.account.ended && p.account.hold == 0
 		case events.Budget:
 			gone = p.closed
 		}
@@ -186,33 +193,17 @@ func (l *ledger) trim(b *book, now int64) {
 	b.posts, b.trimAt = kept, 2*len(kept)+64
 }
 
-// running gives the requests that run at a gateway, or only at those whose lease has not ended.
-func (l *ledger) running(lapsedToo bool) map[events.RequestID]bool {
-	running := map[events.RequestID]bool{}
+// noteEnds notes which requests have ended by themselves.
+func (l *ledger) noteEnds(now int64) (running map[events.RequestID]bool) {
+	running = map[events.RequestID]bool{}
 	for _, g := range l.fold.Gateways() {
-		if g.Lapsed && !lapsedToo {
-			continue
-		}
 		for _, id := range l.fold.Live(g.Gateway) {
 			running[id] = true
 		}
 	}
-	return running
-}
-
-// noteEnds notes which requests have ended by themselves, and drops the holds that are due.
-func (l *ledger) noteEnds(now int64) (running map[events.RequestID]bool) {
-	running = l.running(true)
 	for id, a := range l.accounts {
 		if a.admitted > 0 && !a.ended && !running[id] {
-			at := now
-			if a.maxAt < now {
-				at = a.maxAt
-			}
-			a.end(at)
-		}
-		if a.ended && a.hold > 0 && (a.anyFinal() || a.endedAt+holdFor <= now) {
-			a.hold = 0
+			a.end(min(now, a.maxAt))
 		}
 	}
 	return running
@@ -224,7 +215,7 @@ func (l *ledger) sweep(now int64) {
 	l.next = at + sweepEvery
 	running := l.noteEnds(now)
 	for id, a := range l.accounts {
-		if !running[id] && a.hold == 0 && a.idleSince > 0 && a.idleSince+forgetting <= at {
+		if !running[id] && a.idleSince > 0 && a.idleSince+forgetting <= at {
 			delete(l.accounts, id)
 			l.close(a)
 		}

@@ -12,7 +12,6 @@ const (
 	minuteNS   = 60 * secondNS
 	sweepEvery = 5 * minuteNS
 	forgetting = 15 * minuteNS // idle for so long, a request is forgotten, as the fold does
-	holdFor    = 60 * minuteNS // an open hold outlives its request by so much
 )
 
 // maxOwners bounds the owners whose settled charges to one budget are kept apart.
@@ -60,8 +59,6 @@ type account struct {
 	endedAt   int64
 	idleSince int64
 	maxAt     int64 // ns: when it ends by itself
-	hold      int64
-	hasHold   bool
 }
 
 // entry is an attempt of an account.
@@ -214,9 +211,6 @@ func (l *ledger) decide(v *events.Verdict) {
 }
 
 func (l *ledger) post(a *account, c *events.Claim, attempt, now, at int64) {
-	if c.Kind == events.Balance {
-		a.hold, a.hasHold = a.hold+c.Amount, true
-	}
 	b := l.books[c.Meter]
 	if b == nil || b.kind != c.Kind {
 		return
@@ -229,6 +223,9 @@ func (l *ledger) post(a *account, c *events.Claim, attempt, now, at int64) {
 		p.amount = 0
 	}
 	a.posts = append(a.posts, p)
+	if c.Kind == events.Gauge || c.Kind == events.Balance {
+		return // the fold knows who holds them
+	}
 	b.posts = append(b.posts, p)
 	if len(b.posts) > b.trimAt {
 		l.trim(b, now)
@@ -266,12 +263,6 @@ func (l *ledger) trueUp(d *events.TrueUp, now int64) {
 	}
 	for _, p := range a.posts {
 		p.correct(a, e, d, now)
-	}
-	if d.Final {
-		a.hold = max(0, a.hold-d.CostNano)
-		if a.ended {
-			a.hold = 0
-		}
 	}
 }
 
@@ -376,8 +367,7 @@ func (l *ledger) release(d *events.Release, now int64) {
 	case e.admitted && !e.fixed:
 		e.fixed, e.dispatched = true, d.Dispatched
 	}
-	ends := d.Of == events.OfRequest && !a.ended
-	if ends {
+	if d.Of == events.OfRequest && !a.ended {
 		a.end(now)
 	}
 	if e.admitted {
@@ -388,10 +378,6 @@ func (l *ledger) release(d *events.Release, now int64) {
 	}
 	if a.unsent() {
 		a.giveBack()
-		a.hold = 0
-	}
-	if ends && a.anyFinal() {
-		a.hold = 0
 	}
 }
 
@@ -442,13 +428,4 @@ func (a *account) unsent() bool {
 		}
 	}
 	return true
-}
-
-func (a *account) anyFinal() bool {
-	for i := range a.attempts {
-		if a.attempts[i].admitted && a.attempts[i].final {
-			return true
-		}
-	}
-	return false
 }

@@ -123,8 +123,8 @@ func (l *Limits) rule(m events.Meter) int {
 	return found
 }
 
-// apply gives a reserve with the limits replaced: itself if none is.
-func (l *Limits) apply(d *events.Reserve) *events.Reserve {
+// apply gives a reserve with the limits replaced, made in the memory of spare: itself if none is.
+func (l *Limits) apply(d, spare *events.Reserve) *events.Reserve {
 	out := d
 	for i := range d.Claims {
 		c := &d.Claims[i]
@@ -141,9 +141,10 @@ func (l *Limits) apply(d *events.Reserve) *events.Reserve {
 			continue
 		}
 		if out == d {
-			copied := *d
-			copied.Claims = append([]events.Claim(nil), d.Claims...)
-			out = &copied
+			claims := append(spare.Claims[:0], d.Claims...)
+			*spare = *d
+			spare.Claims = claims
+			out = spare
 		}
 		n := &out.Claims[i]
 		n.Limit, n.HasLimit = 0, rule.Limit != nil

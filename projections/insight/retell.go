@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/projections/admission"
 )
 
 // Story gives what has been told so far.
@@ -20,7 +21,7 @@ func (e *Explainer) Story() *Story {
 		s.Notes = append(s.Notes, fmt.Sprintf("%d further growth true-ups are left out of the timeline", e.dropped))
 	}
 	if s.Folded.Snapshot {
-		s.Notes = append(s.Notes, fmt.Sprintf("folded from a snapshot before sequence %d: who charged what before it is not known, the amounts are", s.Folded.From))
+		s.Notes = append(s.Notes, fmt.Sprintf("folded from a snapshot before sequence %d: of what was charged before it, keys and models are not known, nor who charged windows and budgets and had ended", s.Folded.From))
 	} else if s.Folded.From > 1 {
 		s.Notes = append(s.Notes, fmt.Sprintf("folded from sequence %d on: what was charged or credited before is missing", s.Folded.From))
 	}
@@ -49,7 +50,12 @@ func (e *Explainer) settle(s *Story) {
 			settled.Freed, settled.HeldMS = stamp(p.freedAt), (p.freedAt-p.at+milli-1)/milli
 		}
 		if c.Kind == events.Balance {
-			s.Cost.Held, s.Cost.Open = s.Cost.Held+c.Amount, a.hold
+			s.Cost.Held += c.Amount
+			e.fold.Holdings(c.Meter, func(h admission.Holding) {
+				if h.Request == a.id {
+					s.Cost.Open = h.Amount
+				}
+			})
 			settled.Settled = 0
 			for _, cost := range s.Cost.Attempts {
 				settled.Settled += cost.Nano

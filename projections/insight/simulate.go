@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"fmt"
 	"math/bits"
+	"slices"
 	"strconv"
 
 	"github.com/weirhq/weir/events"
@@ -48,6 +49,7 @@ type Simulation struct {
 	sim    *admission.Fold // nil before From
 	lastAt int64           // ns: of the last record
 	each   func(*events.Verdict)
+	spare  *events.Reserve // memory for the next reserve with other limits
 
 	lives     map[events.RequestID]*life // requests of which a fate is open or differs
 	origins   map[attemptID]*origin      // reserves that wait in what was recorded
@@ -55,6 +57,7 @@ type Simulation struct {
 	lengths   map[string]*lengths
 	scheduled schedule
 	order     uint64
+	applied   int64 // records
 	nextTidy  int64
 	counts    counts
 }
@@ -66,6 +69,7 @@ type origin struct {
 	decided  bool
 	admitted bool
 	at       int64 // ns: when it was decided
+	by       int64 // how many records had been applied by then
 	fates    []*fate
 }
 
@@ -74,7 +78,6 @@ type fate struct {
 	origin   *origin
 	life     *life
 	request  events.RequestID
-	reserve  *events.Reserve // with its limits replaced
 	attempt  int64
 	offset   int64 // ns by which a copy comes later
 	asked    int64
@@ -169,6 +172,7 @@ func (s *Simulation) Apply(r *events.Record) error {
 	if d, ok := r.Data.(*events.Reserve); ok && r.Fault == "" && d.Request != "" && s.sim != nil {
 		recorded = s.origin(r.At, d)
 	}
+	s.applied++
 	for _, v := range s.real.Apply(r) {
 		s.reallyDecided(&v)
 	}
@@ -296,18 +300,23 @@ func (s *Simulation) reserve(r *events.Record, d *events.Reserve, recorded *orig
 		l = &life{since: r.At}
 		s.lives[d.Request] = l
 	}
+	if f := l.fate(d.Attempt); f != nil && recorded != nil && (recorded.decided || !f.origin.decided) {
+		l.fates = slices.DeleteFunc(l.fates, func(g *fate) bool { return g == f }) // the log had forgotten it, and decides anew
+	}
 	if l.fate(d.Attempt) == nil && recorded != nil {
 		f := &fate{origin: recorded, life: l, request: d.Request, attempt: d.Attempt, offset: offset, asked: r.At}
 		l.fates = append(l.fates, f)
 		recorded.fates = append(recorded.fates, f)
 	}
-	rec := *r
-	limited := s.config.Limits.apply(d)
-	rec.Data = limited
-	if f := l.fate(d.Attempt); f != nil {
-		f.reserve = limited
+	if s.spare == nil {
+		s.spare = &events.Reserve{}
 	}
+	rec := *r
+	rec.Data = s.config.Limits.apply(d, s.spare)
 	s.fold(&rec)
+	if f := l.fate(d.Attempt); f == nil || !f.decided {
+		s.spare = nil // the fold keeps a reserve that waits
+	}
 	s.drop(d.Request, l)
 }
 
@@ -319,14 +328,13 @@ func (s *Simulation) settle(r *events.Record, id events.RequestID, attempt, offs
 		return
 	}
 	f := l.fate(attempt)
-	if f == nil && len(l.fates) > 0 {
-		f = l.fates[0]
-	}
 	switch {
 	case f == nil || !f.origin.decided || !f.origin.admitted && !f.invented:
 		s.fold(r) // as it came
 	case f.invented:
 		return // its own are on their way
+	case !f.decided && offset == 0 && f.origin.by == s.applied:
+		s.fold(r) // it really was decided with this very record, and so may be here
 	case !f.decided:
 		f.held = append(f.held, later{r.At - offset - f.origin.at, *r})
 		return // when it is admitted
@@ -363,7 +371,7 @@ func (s *Simulation) reallyDecided(v *events.Verdict) {
 		return // asked before the simulation began
 	}
 	delete(s.origins, attemptID{v.Request, v.Attempt})
-	o.decided, o.admitted, o.at = true, v.Admitted, v.Time
+	o.decided, o.admitted, o.at, o.by = true, v.Admitted, v.Time, s.applied
 	s.counts.recorded(o.reserve, v)
 	if v.Admitted {
 		s.running[v.Request] = run{o.reserve.Model, v.Time}

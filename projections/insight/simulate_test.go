@@ -244,13 +244,13 @@ func TestLimitsFaults(t *testing.T) {
 func TestTheMostParticularLimitHolds(t *testing.T) {
 	l := limits(t, map[string]int64{"*/*/rpm": 1, "org/*/rpm": 2, "org/a*/rpm": 3, "org/acme/rpm": 4})
 	for m, want := range map[events.Meter]int64{"key/k/rpm": 1, "org/beta/rpm": 2, "org/abc/rpm": 3, "org/acme/rpm": 4} {
-		d := l.apply(eventstest.Reserve("r", eventstest.Rate(m, 100)))
+		d := l.apply(eventstest.Reserve("r", eventstest.Rate(m, 100)), &events.Reserve{})
 		if d.Claims[0].Limit != want {
 			t.Errorf("%s: limit %d, want %d", m, d.Claims[0].Limit, want)
 		}
 	}
 	d := eventstest.Reserve("r", eventstest.Rate("org/acme/rps", 100))
-	if l.apply(d) != d {
+	if l.apply(d, &events.Reserve{}) != d {
 		t.Error("a reserve without a new limit is copied")
 	}
 }
