@@ -119,7 +119,6 @@ type KeyRecord struct {
 	Limits     LimitSet    `json:"limits,omitzero"`       // given by the operator; the org's own can only lower them
 	Daily      int64       `json:"daily,omitempty"`
 	Quota      QuotaRecord `json:"quota,omitzero"`
-	Version    string      `json:"version,omitempty"` // as the tool that wrote it counts
 }
 
 // QuotaRecord is Quota as records keep it.

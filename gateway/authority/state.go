@@ -226,3 +226,26 @@ func (s *State) Remove(ref Ref) Record {
 	}
 	return old
 }
+
+// Refs names all records of the org, in no order.
+func (o *OrgState) Refs() (all []Ref) {
+	if o.Record != nil {
+		all = append(all, o.Record.Ref())
+	}
+	all = refs(all, o.Workspaces)
+	all = refs(all, o.Principals)
+	all = refs(all, o.Keys)
+	all = refs(all, o.Limits)
+	all = refs(all, o.Pools)
+	all = refs(all, o.Connections)
+	all = refs(all, o.Prices)
+	all = refs(all, o.Users)
+	return refs(all, o.Credits)
+}
+
+func refs[K comparable, R Record](all []Ref, records map[K]R) []Ref {
+	for _, r := range records {
+		all = append(all, r.Ref())
+	}
+	return all
+}

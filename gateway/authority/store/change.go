@@ -165,6 +165,9 @@ func (a *Authority) try(ctx context.Context, id string, decide func(*Tx) error) 
 		ctx, cancel = context.WithTimeout(ctx, ChangeWithin)
 		defer cancel()
 	}
+	if _, err := tx.writes(nil); err != nil { // before there is a fence
+		return Done{}, err
+	}
 	done := Done{}
 	if done.Versions, done.Fences, err = a.fence(ctx, id, tx); err != nil {
 		return Done{}, err
@@ -198,7 +201,10 @@ func (a *Authority) decide(decide func(*Tx) error) (*Tx, Mark, error) {
 		return nil, m.mark, err
 	}
 	if len(tx.orgs) > MaxOrgs {
-		return nil, m.mark, fmt.Errorf("the change touches %d orgs: at most %d at once", len(tx.orgs), MaxOrgs)
+		return nil, m.mark, &failure{err: fmt.Errorf("the change touches %d orgs: at most %d at once", len(tx.orgs), MaxOrgs), tooLarge: true}
+	}
+	if len(tx.order)+len(tx.orgs) > MaxWrites {
+		return nil, m.mark, &failure{err: fmt.Errorf("the change writes %d records: at most %d at once", len(tx.order)+len(tx.orgs), MaxWrites), tooLarge: true}
 	}
 	for org := range tx.orgs { // the org's record has its version
 		ref := authority.Ref{Org: org, Kind: authority.KindOrg}
@@ -279,7 +285,7 @@ func (tx *Tx) writes(versions map[events.Org]int64) ([]Write, error) {
 			return nil, fmt.Errorf("write record %s: %w", ref, err)
 		}
 		if len(value) > MaxRecord {
-			return nil, fmt.Errorf("record %s is %d bytes long: at most %d", ref, len(value), MaxRecord)
+			return nil, &failure{err: fmt.Errorf("record %s is %d bytes long: at most %d", ref, len(value), MaxRecord), tooLarge: true}
 		}
 		all = append(all, Write{ref, value})
 	}

@@ -35,7 +35,7 @@ type Update struct {
 	Writes []Write // each record at most once
 }
 
-// Backend keeps records. Its methods may be called at the same time. Errors may be asked Conflict, Unavailable and Unsure.
+// Backend keeps records. Its methods may be called at the same time. Errors may be asked Conflict, Unavailable, Unsure and TooLarge.
 type Backend interface {
 	// Head is the newest change. What Commit has returned before Head is called is at or before it.
 	Head(ctx context.Context) (Mark, error)
@@ -71,6 +71,7 @@ type failure struct {
 	conflict    bool
 	unavailable bool
 	unsure      bool
+	tooLarge    bool
 }
 
 func (f *failure) Error() string { return f.err.Error() }
@@ -86,6 +87,9 @@ func Conflict(err error) bool { return behaves(err, func(f *failure) bool { retu
 
 // Unavailable says whether err means that the log or the store did not answer, so that nothing can be changed now.
 func Unavailable(err error) bool { return behaves(err, func(f *failure) bool { return f.unavailable }) }
+
+// TooLarge says whether err means that a change is larger than changes may be.
+func TooLarge(err error) bool { return behaves(err, func(f *failure) bool { return f.tooLarge }) }
 
 // Unsure says whether what failed with err may have been done all the same, now or later.
 func Unsure(err error) bool { return behaves(err, func(f *failure) bool { return f.unsure }) }

@@ -176,7 +176,7 @@ func (s *KV) root(ctx context.Context) (r root, revision uint64, err error) {
 func (s *KV) Commit(ctx context.Context, base Mark, id string, writes []Write) (Mark, error) {
 	doing := fmt.Sprintf("commit change %d", base.N+1)
 	if len(writes) > MaxWrites {
-		return Mark{}, fmt.Errorf("%s: it writes %d records, more than %d", doing, len(writes), MaxWrites)
+		return Mark{}, &failure{err: fmt.Errorf("%s: it writes %d records, more than %d", doing, len(writes), MaxWrites), tooLarge: true}
 	}
 	last, revision, err := s.root(ctx)
 	if err != nil {
@@ -193,7 +193,7 @@ func (s *KV) Commit(ctx context.Context, base Mark, id string, writes []Write) (
 	size := 0
 	for i, w := range writes {
 		if len(w.Value) > MaxRecord {
-			return Mark{}, fmt.Errorf("%s: record %s is %d bytes long: at most %d", doing, w.Ref, len(w.Value), MaxRecord)
+			return Mark{}, &failure{err: fmt.Errorf("%s: record %s is %d bytes long: at most %d", doing, w.Ref, len(w.Value), MaxRecord), tooLarge: true}
 		}
 		all[i] = written{keyOf(w.Ref), w.Value}
 		size += len(all[i].Key) + len(w.Value) + 32

@@ -377,7 +377,7 @@ func agree(t *testing.T, open func() Store) {
 func tooLarge(t *testing.T, open func() Store) {
 	s := open()
 	_, err := s.Commit(within(t), store.Mark{}, "x", []store.Write{{Ref: ref("k"), Value: value(strings.Repeat("x", store.MaxRecord))}})
-	if err == nil || store.Conflict(err) || store.Unavailable(err) || !strings.Contains(err.Error(), fmt.Sprint(store.MaxRecord)) {
+	if !store.TooLarge(err) || store.Conflict(err) || store.Unavailable(err) || !strings.Contains(err.Error(), fmt.Sprint(store.MaxRecord)) {
 		t.Errorf("%v", err)
 	}
 	if head, err := s.Head(within(t)); err != nil || head.N != 0 {
