@@ -86,6 +86,7 @@ func (t *Twin) adjust(a *attempt, x *charge, d *events.TrueUp) {
 		x.value = value
 	case t.live(x):
 		t.set(x, value)
+		x.back = 0 // the rules are silent: what was given back is 0, and what is known now takes its place
 	}
 }
 
