@@ -32,7 +32,7 @@ var columns = []string{"stream_seq", "id", "revision", "state", "time", "org", "
 	"change_cost_nano", "price_version", "reason"}
 
 // Export writes rows that are not in their files yet.
-func (c *CSV) Export(_ context.Context, records []Record) error {
+func (c *CSV) Export(_ context.Context, records []Record) (taken int, err error) {
 	rows := map[string]*bytes.Buffer{}
 	var order []string
 	for i := range records {
@@ -40,7 +40,7 @@ func (c *CSV) Export(_ context.Context, records []Record) error {
 		name := "usage-" + instant(r.Line.Time)[:len("2006-01-02")] + ".csv"
 		held, err := c.open(name)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if rows[name] == nil {
 			rows[name] = &bytes.Buffer{}
@@ -59,10 +59,10 @@ func (c *CSV) Export(_ context.Context, records []Record) error {
 		}
 		if err := appendTo(filepath.Join(c.Dir, name), rows[name].Bytes()); err != nil {
 			clear(c.held) // what they hold is read again
-			return fmt.Errorf("write %s: %w", name, err)
+			return 0, fmt.Errorf("write %s: %w", name, err)
 		}
 	}
-	return nil
+	return len(records), nil
 }
 
 // runs is a set of sequences, most of which follow one another.

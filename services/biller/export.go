@@ -25,9 +25,10 @@ type Record struct {
 
 // Exporter hands lines to a system outside. What it was given before, in part or whole, it may be given again.
 type Exporter interface {
-	// Export returns when all records are taken. An error that is *Rejected means that they will never be as they are: they are then given
-	// one by one, and the one that is rejected alone becomes a dead letter. After any other error they are all given again, later.
-	Export(ctx context.Context, records []Record) error
+	// Export returns when all records are taken, or why no more than the first ones are, and how many. An error that is *Rejected means
+	// that the rest will never be taken as it is: it is then given in parts, and what is rejected alone becomes a dead letter. After any
+	// other error the rest is given again, later.
+	Export(ctx context.Context, records []Record) (taken int, err error)
 }
 
 // Rejected says that a system outside will not take records as they are.
@@ -161,54 +162,57 @@ func (x *export) hold(ctx context.Context, msgs []jetstream.Msg) (stop func()) {
 
 // deliver hands records on until all are taken or dead, or ctx ends.
 func (x *export) deliver(ctx context.Context, records []Record) error {
-	if len(records) == 0 {
-		return nil
+	wait := &backoff.ExponentialBackOff{InitialInterval: firstWait, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: x.MaxWait}
+	wait.Reset()
+	for len(records) > 0 {
+		taken, err := x.To.Export(ctx, records)
+		if err == nil {
+			taken = len(records)
+		}
+		if taken > 0 {
+			x.b.noteExport(x.Name, func(s *ExportStatus) { s.Exported += uint64(taken) })
+			records = records[taken:]
+			wait.Reset()
+		}
+		if err == nil {
+			continue
+		}
+		if rejected, ok := errors.AsType[*Rejected](err); ok {
+			return x.divide(ctx, records, rejected)
+		}
+		if err := x.rest(ctx, err, wait.NextBackOff()); err != nil {
+			return err
+		}
 	}
-	rejected, err := x.try(ctx, records)
-	switch {
-	case err != nil:
-		return err
-	case rejected == nil:
-		x.b.noteExport(x.Name, func(s *ExportStatus) { s.Exported += uint64(len(records)) })
-		return nil
-	case len(records) == 1:
+	return nil
+}
+
+// divide finds what is rejected of some records.
+func (x *export) divide(ctx context.Context, records []Record, rejected *Rejected) error {
+	if len(records) == 1 {
 		return x.bury(records[0], rejected.Reason)
 	}
-	half := len(records) / 2 // to find what is rejected
+	half := len(records) / 2
 	if err := x.deliver(ctx, records[:half]); err != nil {
 		return err
 	}
 	return x.deliver(ctx, records[half:])
 }
 
-// try hands records on until they are taken or rejected, or ctx ends.
-func (x *export) try(ctx context.Context, records []Record) (*Rejected, error) {
-	wait := &backoff.ExponentialBackOff{InitialInterval: firstWait, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: x.MaxWait}
-	wait.Reset()
-	for {
-		err := x.To.Export(ctx, records)
-		if err == nil {
-			return nil, nil
-		}
-		if rejected, ok := errors.AsType[*Rejected](err); ok {
-			return rejected, nil
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		x.b.noteExport(x.Name, func(s *ExportStatus) { s.Failures++ })
-		x.b.warn("export "+x.Name+": it is tried again", err)
-		next := wait.NextBackOff()
-		if l, ok := errors.AsType[*later](err); ok {
-			next = min(max(next, l.after), x.MaxWait)
-		}
-		if !x.b.writing.Load() {
-			return nil, errLost
-		}
-		if err := pause(ctx, next); err != nil {
-			return nil, err
-		}
+// rest waits before another try.
+func (x *export) rest(ctx context.Context, failed error, next time.Duration) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
+	x.b.noteExport(x.Name, func(s *ExportStatus) { s.Failures++ })
+	x.b.warn("export "+x.Name+": it is tried again", failed)
+	if !x.b.writing.Load() {
+		return errLost
+	}
+	if l, ok := errors.AsType[*later](failed); ok {
+		next = max(next, l.after)
+	}
+	return pause(ctx, min(next, x.MaxWait))
 }
 
 var errLost = errors.New("another biller exports")

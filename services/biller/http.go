@@ -94,7 +94,7 @@ type cloudEvent struct {
 }
 
 // Export sends one batch.
-func (c *CloudEvents) Export(ctx context.Context, records []Record) error {
+func (c *CloudEvents) Export(ctx context.Context, records []Record) (taken int, err error) {
 	batch := make([]cloudEvent, len(records))
 	for i := range records {
 		r := &records[i]
@@ -102,9 +102,9 @@ func (c *CloudEvents) Export(ctx context.Context, records []Record) error {
 	}
 	body, err := json.Marshal(batch)
 	if err != nil {
-		return fmt.Errorf("encode a batch: %w", err)
+		return 0, fmt.Errorf("encode a batch: %w", err)
 	}
-	return c.post(ctx, "application/cloudevents-batch+json", body)
+	return 0, c.post(ctx, "application/cloudevents-batch+json", body)
 }
 
 // Amount says which of a line's amounts a meter counts, by its name in data.change: input_tokens, cached_tokens, cache_write_tokens,
@@ -160,13 +160,13 @@ type meterEvent struct {
 }
 
 // Export sends each record by itself.
-func (m *MeterEvents) Export(ctx context.Context, records []Record) error {
+func (m *MeterEvents) Export(ctx context.Context, records []Record) (taken int, err error) {
 	for i := range records {
 		if err := m.send(ctx, &records[i]); err != nil {
-			return err
+			return i, err
 		}
 	}
-	return nil
+	return len(records), nil
 }
 
 func (m *MeterEvents) send(ctx context.Context, r *Record) error {
