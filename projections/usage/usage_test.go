@@ -100,6 +100,17 @@ func TestOnlyAdmittedAttemptsHaveLines(t *testing.T) {
 	tell.want(t, 3, Settled)
 }
 
+// What a recovery tells of budgets is nobody's usage.
+func TestThePlatformIsNotBilled(t *testing.T) {
+	tell := newTeller()
+	d := eventstest.Reserve(id(1))
+	d.Org, d.Mode = events.Platform, events.ModeBoundedLocal
+	tell.tell(d, eventstest.Final(id(1), 1, 1, 1), eventstest.Release(id(1)))
+	if len(tell.lines) > 0 || tell.u.Open() != 0 {
+		t.Errorf("lines of the platform: %+v", tell.lines)
+	}
+}
+
 func TestTheFirstFinalCounts(t *testing.T) {
 	tell := newTeller()
 	early := eventstest.Final(id(1), 10, 10, 100)

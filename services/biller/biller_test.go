@@ -247,6 +247,33 @@ func TestDamagedState(t *testing.T) {
 	}
 }
 
+// Of each day the first state is kept, so that a log whose beginning is gone can be folded from there.
+func TestDailyStates(t *testing.T) {
+	dir := t.TempDir()
+	for day := range int64(40) {
+		for range 2 {
+			s := newState()
+			s.created, s.applied = time.Unix(0, 0), uint64(day+1)
+			if err := save(dir, s.encode(), day*int64(usage.Day)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	names, err := filepath.Glob(filepath.Join(dir, folder, "*"))
+	if err != nil || len(names) != dailyKept+1 {
+		t.Errorf("%d files are kept: %v", len(names), err)
+	}
+	for from, want := range map[uint64]uint64{0: 6, 20: 19, 41: 40, 42: 0} {
+		start, found, err := EarliestStart(dir, time.Unix(0, 0), from)
+		if err != nil || found != (want > 0) || start.Applied != want {
+			t.Errorf("from %d: %d, %t, %v; want %d", from, start.Applied, found, err, want)
+		}
+	}
+	if _, found, err := EarliestStart(dir, time.Unix(1, 0), 1); found || err != nil {
+		t.Errorf("of another log: %t, %v", found, err)
+	}
+}
+
 func TestSums(t *testing.T) {
 	n := newNode(t)
 	b := n.run(t.TempDir(), func(c *Config) { c.SaveEvery = time.Millisecond })

@@ -19,6 +19,9 @@ const (
 	folder       = "biller"
 	snapshotName = "usage.snapshot"
 	magic        = "WEIRUSE1"
+
+	dailyPattern = "usage-????-??-??.snapshot"
+	dailyKept    = 35 // more than the log keeps by default
 )
 
 // state is what a biller knows after a prefix of the log.
@@ -76,33 +79,55 @@ func decodeState(text []byte) (*state, error) {
 	return &state{u, h.Created, h.Applied, h.Fell, h.Pending, h.Written}, nil
 }
 
-// save writes a snapshot in place of the one before.
-func save(dir string, text []byte) error {
+// save writes a snapshot in place of the one before, and the first one of each day of the log's time also under that day's name.
+func save(dir string, text []byte, at int64) error {
 	dir = filepath.Join(dir, folder)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("keep the state: %w", err)
 	}
+	names := []string{snapshotName}
+	daily := fmt.Sprintf("usage-%s.snapshot", instant(usage.Instant(at))[:len("2006-01-02")])
+	if _, err := os.Stat(filepath.Join(dir, daily)); errors.Is(err, fs.ErrNotExist) {
+		names = append(names, daily)
+	}
+	for _, name := range names {
+		if err := replaceFile(dir, name, text); err != nil {
+			return fmt.Errorf("keep the state: %w", err)
+		}
+	}
+	if len(names) > 1 {
+		return removeOld(dir)
+	}
+	return nil
+}
+
+func replaceFile(dir, name string, text []byte) error {
 	file, err := os.CreateTemp(dir, ".writing-*")
 	if err != nil {
-		return fmt.Errorf("keep the state: %w", err)
+		return err
 	}
 	_, err = file.Write(text)
 	err = errors.Join(err, file.Sync(), file.Close())
 	if err == nil {
-		err = os.Rename(file.Name(), filepath.Join(dir, snapshotName))
+		err = os.Rename(file.Name(), filepath.Join(dir, name))
 	}
 	if err != nil {
-		return fmt.Errorf("keep the state: %w", errors.Join(err, os.Remove(file.Name())))
+		return errors.Join(err, os.Remove(file.Name()))
 	}
-	return syncDir(dir)
-}
-
-func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
-		return fmt.Errorf("keep the state: %w", err)
+		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+// removeOld keeps the newest of the days' snapshots.
+func removeOld(dir string) error {
+	names, err := filepath.Glob(filepath.Join(dir, dailyPattern)) // in order
+	for i := 0; err == nil && i < len(names)-dailyKept; i++ {
+		err = os.Remove(names[i])
+	}
+	return err
 }
 
 // load reads the snapshot; none there is a state of nothing. One that cannot be read is set aside.
@@ -123,4 +148,34 @@ func load(dir string) (*state, error) {
 		return newState(), fmt.Errorf("%s %w; it is set aside, and the log read from its start", path, errors.Join(err, os.Rename(path, path+".corrupt")))
 	}
 	return s, nil
+}
+
+// Start is a place in a log from which it can be folded on.
+type Start struct {
+	Usage   *usage.Usage
+	Applied uint64    // the last sequence that Usage has seen
+	Created time.Time // when the log was made
+}
+
+// EarliestStart finds, among the snapshots that a biller keeps in a data directory (its newest, and one for each of the last 35 days), the
+// earliest of a log that is not before a sequence; found is false if there is none.
+func EarliestStart(dir string, created time.Time, from uint64) (start Start, found bool, err error) {
+	names, err := filepath.Glob(filepath.Join(dir, folder, "usage*.snapshot"))
+	if err != nil {
+		return Start{}, false, err
+	}
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return Start{}, false, err
+		}
+		s, err := decodeState(text)
+		if err != nil {
+			continue // damaged
+		}
+		if s.created.Equal(created) && s.applied+1 >= from && (!found || s.applied < start.Applied) {
+			start, found = Start{s.usage, s.applied, s.created}, true
+		}
+	}
+	return start, found, nil
 }

@@ -266,7 +266,7 @@ func (w *worker) save() {
 	if w.b.cfg.DataDir == "" || w.applied == 0 {
 		return
 	}
-	if err := save(w.b.cfg.DataDir, w.encode()); err != nil {
+	if err := save(w.b.cfg.DataDir, w.encode(), w.usage.Fold().Now()); err != nil {
 		w.b.warn("keep the state", err)
 	}
 }
