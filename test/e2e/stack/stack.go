@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -41,8 +42,8 @@ type Config struct {
 
 // Stack is the product, running.
 type Stack struct {
-	Provider  *provider.Server
-	Upstream  string // base URL of the provider
+	Provider  *provider.Server // {{upstream}}, and under another name {{alias}}
+	Other     *provider.Server // a second one; {{other}}
 	Gateways  []*Gateway
 	Log       *journal.Log
 	Projector *projector.Projector
@@ -51,6 +52,7 @@ type Stack struct {
 	auditor *auditor.Auditor
 	config  Config
 	dir     string
+	urls    map[string]string // of the upstreams
 	secret  access.Secret
 	conn    *nats.Conn
 	near    *kv.View        // of the gateway that shares the projector's process
@@ -63,6 +65,7 @@ type Gateway struct {
 	*gateway.Gateway
 	Name events.Gateway
 	URL  string // http://host:port
+	Dir  string // of its files
 
 	stop context.CancelFunc
 	done chan struct{}
@@ -81,7 +84,7 @@ func (g *Gateway) Wait() error {
 // New starts a stack and waits until it admits requests. It stops with the test.
 func New(tb testing.TB, c Config) *Stack {
 	tb.Helper()
-	s := &Stack{config: c, dir: tb.TempDir()}
+	s := &Stack{config: c, dir: tb.TempDir(), urls: map[string]string{}}
 	keep, stop := context.WithCancel(context.Background())
 	s.keep = keep
 	tb.Cleanup(func() {
@@ -95,7 +98,12 @@ func New(tb testing.TB, c Config) *Stack {
 			s.Broker.Shutdown()
 		}
 	})
-	check(tb, s.upstream())
+	var err error
+	s.Provider, err = s.upstream("upstream", c.Script)
+	check(tb, err)
+	s.urls["alias"] = strings.Replace(s.urls["upstream"], "127.0.0.1", "localhost", 1)
+	s.Other, err = s.upstream("other", c.Script)
+	check(tb, err)
 	check(tb, s.log())
 	for range max(c.Gateways, 1) {
 		s.gateway(tb)
@@ -127,17 +135,19 @@ func check(tb testing.TB, err error) {
 // Quiet takes what a stack logs.
 func Quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
-func (s *Stack) upstream() (err error) {
-	if s.Provider, err = provider.New(provider.Config{Script: s.config.Script, KeepBodies: true}); err != nil {
-		return err
+// upstream runs one scripted upstream under a name.
+func (s *Stack) upstream(name, script string) (*provider.Server, error) {
+	p, err := provider.New(provider.Config{Script: script, KeepBodies: true})
+	if err != nil {
+		return nil, err
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	s.Upstream = "http://" + l.Addr().String()
-	s.running.Go(func() { _ = s.Provider.Run(s.keep, l) })
-	return nil
+	s.urls[name] = "http://" + l.Addr().String()
+	s.running.Go(func() { _ = p.Run(s.keep, l) })
+	return p, nil
 }
 
 // log starts the broker and the projector.
@@ -193,8 +203,8 @@ func (s *Stack) log() error {
 // gateway starts one more gateway.
 func (s *Stack) gateway(tb testing.TB) {
 	tb.Helper()
-	head := "listen: 127.0.0.1:0\n"
-	cfg, _, err := config.Load(s.config.Write(tb, tb.TempDir(), head, map[string]string{"upstream": s.Upstream}),
+	dir := tb.TempDir()
+	cfg, _, err := config.Load(s.config.Write(tb, dir, "listen: 127.0.0.1:0\n", s.urls),
 		func(name string) string { return s.config.Env[name] })
 	check(tb, err)
 	name, err := access.NewName("gw")
@@ -217,7 +227,7 @@ func (s *Stack) gateway(tb testing.TB) {
 		c.Ratio = ratios.Ratio
 		s.running.Go(func() { _ = ratios.Run(s.keep) })
 	}
-	g := &Gateway{Name: events.Gateway(name), done: make(chan struct{})}
+	g := &Gateway{Name: events.Gateway(name), Dir: dir, done: make(chan struct{})}
 	g.Gateway, err = gateway.New(s.keep, c)
 	check(tb, err)
 	g.URL = "http://" + g.Addr().String()
