@@ -20,7 +20,7 @@ var layers = []string{"schemas", "events", "projections", "gateway", "services"}
 
 // pure packages have no I/O, clock, goroutine or chance.
 var pure = []string{
-	"events", "projections/admission", "projections/estimator", "projections/generation", "projections/usage",
+	"events", "projections/admission", "projections/estimator", "projections/generation", "projections/insight", "projections/usage",
 	"gateway/openai", "gateway/anthropic", "gateway/wire", "gateway/estimate", "gateway/policy", "gateway/refusal", "gateway/outage",
 }
 
@@ -32,6 +32,9 @@ var impure = map[string]bool{
 	"os": true, "net": true, "net/http": true, "log": true, "log/slog": true, "math/rand": true, "math/rand/v2": true, "crypto/rand": true,
 	"sync": true, "sync/atomic": true, "context": true, "os/exec": true, "os/signal": true, "syscall": true, "io/fs": true, "path/filepath": true,
 }
+
+// words are imports that a pure package may have for their types and constants: it makes no call.
+var words = map[string]string{"gateway/refusal": "net/http"}
 
 // maxLines bounds a file, so that one holds one idea.
 const maxLines = 800
@@ -133,7 +136,7 @@ func TestPurePackagesArePure(t *testing.T) {
 			continue
 		}
 		for _, path := range f.imports() {
-			if impure[path] {
+			if impure[path] && words[f.pkg()] != path {
 				t.Errorf("%s imports %s: %s is pure", f.path, path, f.pkg())
 			}
 		}
