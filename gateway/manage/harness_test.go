@@ -47,7 +47,7 @@ type server struct {
 	auth   *store.Authority
 	http   *httptest.Server
 	ahead  atomic.Int64 // how far the clock is ahead
-	after  string // the version of the registry
+	after  string       // the version of the registry
 }
 
 func check(t testing.TB, err error) {
@@ -109,8 +109,10 @@ func newServerIn(t testing.TB, mode authority.Mode) *server {
 	t.Cleanup(func() { cancel(); running.Wait() })
 	s.auth = store.New(store.Config{Backend: s.kv, Mirror: s.mirror, Log: s.log, Source: "test", NewID: uuid.NewString})
 	handler := manage.New(manage.Config{Authority: s.auth, Sessions: s.kv, Log: s.log, Source: "test", AdminKeys: [][32]byte{authority.HashKey("another"), authority.HashKey(adminKey)},
-		Seal: func(secret string) ([]byte, error) { return []byte("sealed:" + hex.EncodeToString([]byte(secret))), nil },
-		Now:  now, Random: rand.Reader, Logger: slog.New(slog.DiscardHandler)})
+		Seal: func(secret string) ([]byte, error) {
+			return []byte("sealed:" + hex.EncodeToString([]byte(secret))), nil
+		},
+		Now: now, Random: rand.Reader, Logger: slog.New(slog.DiscardHandler)})
 	s.http = httptest.NewServer(handler)
 	t.Cleanup(s.http.Close)
 	check(t, s.mirror.Reached(within(t), store.Mark{}))
@@ -214,7 +216,7 @@ func with(base map[string]any, pairs ...any) map[string]any {
 func (s *server) next() string {
 	n := 0
 	_, _ = fmt.Sscanf(s.after, "rev_%d", &n)
-	s.after = fmt.Sprintf("rev_%d", n+1)
+	s.after = fmt.Sprintf("rev_%08d", n+1)
 	return s.after
 }
 

@@ -247,7 +247,7 @@ func TestReplaceTheRegistry(t *testing.T) {
 
 func TestReplaceALargeRegistry(t *testing.T) {
 	s := newServer(t)
-	const n = 20_000
+	const n = 10_000
 	var keys []any
 	for i := range n {
 		keys = append(keys, obj("id", fmt.Sprint("key-", i), "key_hash", hashOf(fmt.Sprint(i)), "owner", fmt.Sprint("o", i%50), "name", "x", "enabled", true))

@@ -16,6 +16,7 @@ import (
 	"mime"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weirhq/weir/events"
@@ -160,11 +161,10 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case store.TooLarge(err):
 		p = problemf(http.StatusBadRequest, "invalid", "%s", err)
 	case store.Unavailable(err), store.Conflict(err):
-		p = problemf(http.StatusServiceUnavailable, "gateway_infrastructure", "nothing can be changed or read now: the log or the store does not answer")
+		p = away()
 		if store.Unsure(err) {
 			p.message = "the store did not answer in time: read back whether the change was made before it is made again"
 		}
-		p.retry = time.Second
 		h.config.Logger.Warn("management is refused", "path", r.URL.Path, "error", err)
 	default:
 		p = problemf(http.StatusInternalServerError, "internal_error", "the change failed")
@@ -179,13 +179,19 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 			body.Faults = append(body.Faults, fault{f.Field, f.Value, f.Rule})
 		}
 	}
-	if p.status == http.StatusUnauthorized && w.Header().Get("WWW-Authenticate") == "" && len(r.URL.Path) > 6 && r.URL.Path[:7] == "/admin/" {
+	if p.status == http.StatusUnauthorized && strings.HasPrefix(r.URL.Path, "/admin/") {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="weir-admin"`)
 	}
 	if p.retry > 0 {
 		w.Header().Set("Retry-After", strconv.FormatInt(int64((p.retry+time.Second-1)/time.Second), 10))
 	}
 	answer(w, p.status, body)
+}
+
+// away is a 503 while the log or the store does not answer.
+func away() *problem {
+	return &problem{status: http.StatusServiceUnavailable, code: "gateway_infrastructure", retry: time.Second,
+		message: "nothing can be changed or read now: the log or the store does not answer"}
 }
 
 // answer writes JSON.

@@ -1,7 +1,6 @@
 package manage
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/gateway/authority"
+	"github.com/weirhq/weir/gateway/authority/store"
 )
 
 // How people are signed in.
@@ -189,7 +189,10 @@ func (h *Handler) enter(w http.ResponseWriter, r *http.Request) error {
 	if !right {
 		return problemf(http.StatusUnauthorized, "unauthorized", "the email or the password is not right")
 	}
-	if err := h.begin(r.Context(), w, r, u, now); err != nil {
+	if err := h.begin(w, r, u, now); store.Unavailable(err) { // a session that may be there is nobody's
+		h.config.Logger.Warn("a sign-in is refused", "error", err)
+		return away()
+	} else if err != nil {
 		return err
 	}
 	answer(w, http.StatusOK, showUser(u))
@@ -197,7 +200,7 @@ func (h *Handler) enter(w http.ResponseWriter, r *http.Request) error {
 }
 
 // begin keeps a session and gives its cookie.
-func (h *Handler) begin(ctx context.Context, w http.ResponseWriter, r *http.Request, u *authority.UserRecord, now time.Time) error {
+func (h *Handler) begin(w http.ResponseWriter, r *http.Request, u *authority.UserRecord, now time.Time) error {
 	raw := make([]byte, tokenBytes)
 	if _, err := io.ReadFull(h.config.Random, raw); err != nil {
 		return fmt.Errorf("make a session: %w", err)
@@ -207,7 +210,7 @@ func (h *Handler) begin(ctx context.Context, w http.ResponseWriter, r *http.Requ
 	if err != nil {
 		return err
 	}
-	if err := h.config.Sessions.PutSession(ctx, tokenHash(token), data, sessionFor); err != nil {
+	if err := h.config.Sessions.PutSession(r.Context(), tokenHash(token), data, sessionFor); err != nil {
 		return err
 	}
 	h.cookie(w, r, token, int(sessionFor/time.Second))
