@@ -31,6 +31,9 @@ const (
 	// onceFor is for how long one look counts for all who ask.
 	onceFor = 100 * time.Millisecond
 
+	// stoodFor is how long this process must have stood still itself to blame nobody else for its silence.
+	stoodFor = 2 * time.Second
+
 	drainFor = 30 * time.Second // one try to publish the spool
 )
 
@@ -45,13 +48,38 @@ type reach struct {
 	wake      chan struct{}
 	search    bool // an earlier try to publish the spool did not end
 
+	ticked atomic.Int64 // when run last looked, unix ns
+	awake  atomic.Int64 // since when the process runs without having stood still
+
 	mu     sync.Mutex // of one look
 	looked time.Time
 	near   bool
 }
 
 func newReach(g *Gateway, s *spool.Spool) *reach {
-	return &reach{g: g, allowance: core.NewAllowance(time.Now), spool: s, wake: make(chan struct{}, 1)}
+	r := &reach{g: g, allowance: core.NewAllowance(time.Now), spool: s, wake: make(chan struct{}, 1)}
+	now := time.Now().UnixNano()
+	r.ticked.Store(now)
+	r.awake.Store(now)
+	return r
+}
+
+// silent says whether the log has taken no lease for a while, though this process could send them.
+func (r *reach) silent() bool {
+	now := time.Now()
+	if now.UnixNano()-r.ticked.Load() > int64(stoodFor) {
+		return false
+	}
+	since := max(r.g.publisher.LastAcked().UnixNano(), r.awake.Load())
+	return now.UnixNano()-since > int64(silentFor)
+}
+
+// tick notes that the process runs.
+func (r *reach) tick() {
+	now := time.Now().UnixNano()
+	if now-r.ticked.Swap(now) > int64(stoodFor) {
+		r.awake.Store(now)
+	}
 }
 
 // Out says whether nobody should wait for the log.
@@ -113,7 +141,7 @@ func (r *reach) look(ctx context.Context) bool {
 	if r.g.c.Conn.Status() != nats.CONNECTED || r.g.c.Ledger != nil && !r.g.c.Ledger.Trusted() {
 		return false
 	}
-	if last := r.g.publisher.LastAcked(); time.Since(last) > silentFor {
+	if r.silent() {
 		return false
 	}
 	if r.g.c.Projector != nil {
@@ -137,6 +165,7 @@ func (r *reach) run(ctx context.Context) error {
 		case <-r.wake:
 		case <-t.C:
 		}
+		r.tick()
 		if r.g.c.Ledger != nil && r.g.c.Projector == nil {
 			r.g.c.Ledger.Note(r.g.publisher.Stats().LastSeq, "", "")
 		}

@@ -25,7 +25,7 @@ import (
 const (
 	every     = time.Second     // between two looks at the log, and two marks
 	readEvery = 5 * time.Second // between two looks at the authority's bucket
-	oddFor    = 5 * time.Second // how long a log may seem to be behind: a new leader has not applied everything yet
+	oddFor    = 5 * time.Second // how long a log may seem to be behind, or gone: a new leader has not applied everything yet
 	callFor   = 5 * time.Second
 
 	key = "ledger" // in the authority's bucket
@@ -288,7 +288,7 @@ func (l *Ledger) look(ctx context.Context) error {
 		return nil //nolint:nilerr // out of reach
 	case why == "":
 		l.agree(reconnects)
-	case info.Created.Equal(m.Created) && !l.oddLongEnough():
+	case (info.Created.Equal(m.Created) || info.Created.IsZero()) && !l.oddLongEnough():
 		return nil
 	default:
 		return l.Halt(why)
