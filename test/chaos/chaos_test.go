@@ -1,0 +1,244 @@
+package chaos
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// binary is the product as users run it, built once.
+var binary string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "weir-chaos-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	binary = filepath.Join(dir, "weir")
+	if text, err := exec.Command("go", "build", "-o", binary, "github.com/weirhq/weir/services/weir").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "building weir: %v\n%s", err, text)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// clients is how many ask at the same time.
+func clients() int {
+	if long {
+		return 100
+	}
+	return 16
+}
+
+// script makes each call take a moment.
+const script = "tokens=8;delay=60ms"
+
+// between gives the short form's or the long form's duration.
+func between(short, whole time.Duration) time.Duration {
+	if long {
+		return whole
+	}
+	return short
+}
+
+// The log's process dies and comes back.
+func TestTheLogsProcessIsKilled(t *testing.T) {
+	w := newWorld(t, script, "")
+	l := w.run(clients())
+	time.Sleep(time.Second)
+	down := between(5*time.Second, 40*time.Second)
+	w.core.kill()
+	time.Sleep(down)
+	if status, text := w.why(0); !long && (status != http.StatusOK || !strings.Contains(text, "bounded_local")) {
+		t.Errorf("/ready of a gateway that goes on alone: %d %s", status, text)
+	} else if long && status != http.StatusServiceUnavailable {
+		t.Errorf("/ready of a gateway whose allowance is over: %d %s", status, text)
+	}
+	w.core.start()
+	w.ready()
+	time.Sleep(time.Second)
+	all := l.end()
+	bounded := 0
+	for i := range all {
+		if all[i].bounded {
+			bounded++
+		}
+	}
+	if bounded == 0 {
+		t.Error("nothing was admitted without the log")
+	}
+	line(t, fmt.Sprintf("the log's process was killed, and back after %s", down), say(all), w.check(all, checks{}))
+}
+
+// A gateway dies, and another process takes its place.
+func TestAGatewayIsKilled(t *testing.T) {
+	w := newWorld(t, script, "")
+	l := w.run(clients())
+	time.Sleep(time.Second)
+	w.gateways[1].kill()
+	time.Sleep(between(time.Second, 12*time.Second))
+	w.gateways[1].start()
+	w.ready()
+	time.Sleep(time.Second)
+	all := l.end()
+	line(t, "a gateway was killed and started again", say(all), w.check(all, checks{killed: true}))
+}
+
+// A gateway stops for longer than its lease, and goes on.
+func TestAGatewayStandsStill(t *testing.T) {
+	w := newWorld(t, script, "")
+	l := w.run(clients())
+	time.Sleep(time.Second)
+	w.gateways[1].signal(syscall.SIGSTOP)
+	time.Sleep(between(12*time.Second, 15*time.Second))
+	w.gateways[1].signal(syscall.SIGCONT)
+	w.ready()
+	time.Sleep(time.Second)
+	all := l.end()
+	line(t, "a gateway stood still for longer than its lease", say(all), w.check(all, checks{killed: true}))
+}
+
+// A gateway dies that has spooled what the log does not know.
+func TestAGatewayDiesWithASpool(t *testing.T) {
+	w := newWorld(t, "tokens=8;delay=300ms", "")
+	w.core.kill()
+	var all []result
+	l := &load{}
+	for end := time.Now().Add(within); ; {
+		r := l.one(w.urls[0], "open")
+		all = append(all, r)
+		if n := count(all, func(r *result) bool { return r.bounded && r.status == http.StatusOK }); n == 3 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("nothing was admitted without the log")
+		}
+	}
+	go l.one(w.urls[0], "open")
+	calls := w.provider.Ledger().Totals().Calls
+	w.until("a fourth call is under way", func() bool { return w.provider.Ledger().Totals().Calls > calls })
+	w.gateways[0].kill()
+	w.core.start()
+	w.listening()
+	w.gateways[0].start()
+	w.ready()
+	line(t, "a gateway died in the middle of a call that only its spool knows", say(all), w.check(all, checks{killed: true}))
+}
+
+func count(all []result, what func(*result) bool) (n int) {
+	for i := range all {
+		if what(&all[i]) {
+			n++
+		}
+	}
+	return n
+}
+
+// The log's directory is deleted, restored from a backup, or cut: nothing is admitted until an operator has recovered it.
+func TestTheLogIsNotTheRightOne(t *testing.T) {
+	for _, row := range wrongLogs {
+		t.Run(row, func(t *testing.T) { wrongLog(t, row) })
+	}
+}
+
+func wrongLog(t *testing.T, row string) {
+	w := newWorld(t, script, "")
+	data := filepath.Join(w.dir, "core-data")
+	broker := filepath.Join(data, "broker")
+	backup := filepath.Join(t.TempDir(), "backup")
+	run := func(name string, args ...string) string {
+		t.Helper()
+		text, err := exec.Command(name, args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s %v: %v\n%s", name, args, err, text)
+		}
+		return string(text)
+	}
+	if row == "restored from a backup" {
+		w.core.stop()
+		run("cp", "-a", broker, backup)
+		w.core.start()
+		w.ready()
+	}
+	before := w.run(clients())
+	time.Sleep(3 * time.Second)
+	told := before.end()
+	time.Sleep(3 * time.Second) // until the marks are on the disk
+	w.core.stop()
+	switch row {
+	case "deleted":
+		run("rm", "-r", broker)
+	case "all data deleted":
+		run("rm", "-r", data)
+	case "restored from a backup":
+		run("rm", "-r", broker)
+		run("cp", "-a", backup, broker)
+	case "another's":
+		other := newWorld(t, script, "")
+		other.core.stop()
+		run("rm", "-r", broker)
+		run("cp", "-a", filepath.Join(other.dir, "core-data", "broker"), broker)
+	case "cut":
+		blocks, err := filepath.Glob(filepath.Join(broker, "jetstream", "*", "streams", "ACCOUNTING", "msgs", "*.blk"))
+		if err != nil || len(blocks) == 0 {
+			t.Fatalf("no blocks: %v", err)
+		}
+		last := blocks[len(blocks)-1]
+		info, err := os.Stat(last)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(last, info.Size()/2); err != nil {
+			t.Fatal(err)
+		}
+		run("rm", "-f", filepath.Join(filepath.Dir(last), "index.db"))
+	}
+	w.core.start()
+	w.listening()
+	began := time.Now()
+	why := ""
+	for i := range w.gateways {
+		w.until(fmt.Sprintf("/ready of gateway %d says why", i), func() bool {
+			status, text := w.why(i)
+			why = text
+			return status == http.StatusServiceUnavailable && strings.Contains(text, "weir recover")
+		})
+		for _, org := range []string{"strict", "open"} {
+			if a, err := ask(w.urls[i], org); err != nil || a.Status != http.StatusServiceUnavailable || a.Error().Code != "gateway_infrastructure" {
+				t.Errorf("gateway %d admitted the %s org: %+v, %v", i, org, a, err)
+			}
+		}
+	}
+	// Started again, it is still not the right one.
+	w.core.stop()
+	w.core.start()
+	w.listening()
+	time.Sleep(time.Second)
+	if ok, _ := w.admits(0, "open"); ok {
+		t.Error("the open org was admitted")
+	}
+	w.core.stop()
+	said := run(binary, "recover", "--config", filepath.Join(w.dir, "core", "weir.yaml"), "--windows", "empty", "--reason", "the log was "+row)
+	since := time.Now()
+	w.core.start()
+	w.ready()
+	failed := time.Since(began)
+	after := w.run(clients())
+	time.Sleep(2 * time.Second)
+	all := after.end()
+	w.clients(told)
+	lost := w.check(all, checks{killed: true, since: since, lost: true})
+	line(t, "the log was "+row+", then recovered", fmt.Sprintf("nothing was admitted for %.1f s (%s)", failed.Seconds(), strings.TrimSpace(why)), lost)
+	if t.Failed() {
+		t.Log(said)
+	}
+}

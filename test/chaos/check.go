@@ -1,0 +1,182 @@
+package chaos
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/gateway/outage"
+	"github.com/weirhq/weir/services/provider"
+	"github.com/weirhq/weir/test/e2e/stack"
+)
+
+// checks are what a row may have lost.
+type checks struct {
+	killed bool // a gateway died: the calls it had under way have no final
+	since  time.Time
+	lost   bool // the log was lost: only what was called since is in it
+}
+
+// check waits until nothing is under way and compares what the clients were told, the upstream's record and the log. It says what was lost.
+func (w *world) check(all []result, c checks) string {
+	w.tb.Helper()
+	w.until("no call is under way", func() bool { return w.provider.Ledger().Totals().Live == 0 })
+	log, closeLog := w.log()
+	defer closeLog()
+	var story *stack.Story
+	w.until("the log has an end for each request, and nothing is held", func() bool {
+		story = stack.Read(w.tb, log)
+		return len(w.open(story)) == 0
+	})
+	w.clients(all)
+	w.once(story)
+	lost := w.calls(story, c)
+	w.allowance(story)
+	if most := w.provider.Ledger().Model("strict").MaxLive; most > strictAtOnce {
+		w.tb.Errorf("%d calls of the strict org ran at once, its limit is %d", most, strictAtOnce)
+	}
+	return lost
+}
+
+// open lists gauges that are held, and requests that were admitted and have not ended.
+func (w *world) open(s *stack.Story) (left []string) {
+	left = s.Gauges()
+	for id, t := range s.Requests {
+		if t.Admitted() && len(t.Ended()) == 0 && !lapsed(s, t) {
+			left = append(left, string(id))
+		}
+	}
+	return left
+}
+
+// lapsed says whether a request's gateway is gone: then its lease's end is its own.
+func lapsed(s *stack.Story, t *stack.Trail) bool {
+	for _, g := range s.Fold.Gateways() {
+		if len(t.Reserves) > 0 && g.Gateway == t.Reserves[0].Gateway {
+			return g.Lapsed || g.Epoch > t.Reserves[0].Epoch
+		}
+	}
+	return true
+}
+
+// clients checks what clients were told.
+func (w *world) clients(all []result) {
+	for i := range all {
+		r := &all[i]
+		switch {
+		case r.status == http.StatusTooManyRequests && r.org == "open":
+			w.tb.Errorf("the open org was refused with 429 %s: its limits are far above its load", r.code)
+		case r.status == http.StatusServiceUnavailable && r.code != "gateway_infrastructure" && r.code != "overloaded":
+			w.tb.Errorf("a 503 of code %q", r.code)
+		case r.bounded && r.org == "strict":
+			w.tb.Errorf("request %s of the strict org was admitted without the log", r.id)
+		case r.status == http.StatusServiceUnavailable && r.took > mostWait:
+			w.tb.Errorf("a request waited %s for a refusal", r.took)
+		case r.status >= 500 && r.status != http.StatusServiceUnavailable:
+			w.tb.Errorf("a request got %d %s", r.status, r.code)
+		}
+	}
+}
+
+// once checks that no event is in the log twice.
+func (w *world) once(s *stack.Story) {
+	seen := map[string]uint64{}
+	for i := range s.Records {
+		r := &s.Records[i]
+		if r.Fault != "" {
+			w.tb.Errorf("sequence %d: %s", r.Seq, r.Fault)
+		}
+		if before, twice := seen[r.ID]; twice {
+			w.tb.Errorf("%s is in the log twice, at %d and %d", r.ID, before, r.Seq)
+		}
+		seen[r.ID] = r.Seq
+	}
+}
+
+// calls checks that each call had its intent and that the tokens of the log are the upstream's.
+func (w *world) calls(s *stack.Story, c checks) string {
+	var input, output, cut, told int64
+	for _, call := range w.provider.Ledger().Calls() {
+		if call.Started.Before(c.since) {
+			continue
+		}
+		t := s.Requests[events.RequestID(call.RequestID)]
+		if t == nil || !t.Admitted() {
+			w.tb.Errorf("call %d of request %s has no intent in the log", call.ID, call.RequestID)
+			continue
+		}
+		finals := t.Finals()
+		switch {
+		case len(finals) > 1:
+			w.tb.Errorf("request %s has %d finals", call.RequestID, len(finals))
+		case len(finals) == 0 && c.killed:
+			cut++
+		case len(finals) == 0:
+			w.tb.Errorf("request %s has no final", call.RequestID)
+		case call.Outcome == provider.Completed && finals[0].Quality == events.QualityExact:
+			input, output, told = input+call.Input, output+call.Output, told+1
+			if u := finals[0].Usage; u.InputTokens != call.Input || u.OutputTokens != call.Output {
+				w.tb.Errorf("request %s: the log says %d and %d tokens, the upstream %d and %d", call.RequestID, u.InputTokens, u.OutputTokens, call.Input, call.Output)
+			}
+		case finals[0].Quality == events.QualityExact:
+			w.tb.Errorf("request %s: exact usage of a call that the upstream calls %s", call.RequestID, call.Outcome)
+		default:
+			cut++
+		}
+	}
+	if told == 0 {
+		w.tb.Error("no call was made")
+	}
+	if cut == 0 {
+		return fmt.Sprintf("lost: nothing (%d calls, %d and %d tokens on both sides)", told, input, output)
+	}
+	return fmt.Sprintf("lost: the usage of %d calls that were cut off; %d calls, %d and %d tokens on both sides", cut, told, input, output)
+}
+
+// allowance checks that no gateway ever granted more than the allowance: in any minute, and for how long.
+func (w *world) allowance(s *stack.Story) {
+	type scope struct {
+		gateway events.Gateway
+		org     events.Org
+	}
+	granted := map[scope][]time.Time{}
+	for _, id := range s.Order {
+		for _, d := range s.Requests[id].Reserves {
+			if d.Mode == events.ModeBoundedLocal && d.Operation != "recover" && d.Attempt == 0 && !again(s, d) {
+				k := scope{d.Gateway, d.Org}
+				granted[k] = append(granted[k], time.Unix(0, d.At))
+			}
+		}
+	}
+	for k, at := range granted {
+		for i := range at {
+			n := 0
+			for j := range at {
+				if d := at[j].Sub(at[i]); d >= 0 && d < time.Minute {
+					n++
+				}
+			}
+			if n > outage.Requests {
+				w.tb.Errorf("%s granted org %s %d requests within a minute", k.gateway, k.org, n)
+			}
+		}
+	}
+}
+
+// again says whether a reserve only repeats what the log before it had admitted.
+func again(s *stack.Story, d *events.Reserve) bool {
+	for i := range s.Records {
+		if r, ok := s.Records[i].Data.(*events.Reserve); ok && r == d {
+			return len(s.Records[i].ID) > len(string(d.Request))+len("/0")
+		}
+	}
+	return false
+}
+
+// line prints a row's line.
+func line(tb testing.TB, what, failed, lost string) {
+	tb.Helper()
+	fmt.Printf("chaos: %s: %s; %s\n", what, failed, lost)
+}

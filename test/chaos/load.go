@@ -1,0 +1,140 @@
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weirhq/weir/test/e2e/stack"
+)
+
+// patience is how long a client waits: far longer than anything may take.
+const patience = 30 * time.Second
+
+// mostWait is how long a request may take that is refused for want of the log: the bound of a reserve, and room for a busy machine.
+const mostWait = 8 * time.Second
+
+var client = &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 256}}
+
+// result is what one client was told.
+type result struct {
+	id      string
+	org     string
+	gateway int
+	began   time.Time
+	took    time.Duration
+	status  int // 0: the connection broke
+	code    string
+	bounded bool
+	whole   bool // the answer came to its end
+}
+
+func ask(url, org string) (*stack.Answer, error) {
+	r, err := stack.Request{URL: url + "/v1/chat/completions", Key: org,
+		Body: `{"model":"` + org + `","max_tokens":16,"messages":[{"role":"user","content":"hello"}]}`}.New()
+	if err != nil {
+		return nil, err
+	}
+	a, err := client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer a.Body.Close()
+	body, err := io.ReadAll(a.Body)
+	return &stack.Answer{Status: a.StatusCode, Header: a.Header, Body: body}, err
+}
+
+// load is clients that ask one request after the other.
+type load struct {
+	mu   sync.Mutex
+	all  []result
+	stop context.CancelFunc
+	done sync.WaitGroup
+}
+
+// run starts clients, half of each org, spread over the gateways.
+func (w *world) run(clients int) *load {
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &load{stop: cancel}
+	for i := range clients {
+		org := [...]string{"strict", "open"}[i%2]
+		gateway := i / 2 % len(w.urls)
+		l.done.Go(func() {
+			for ctx.Err() == nil {
+				r := l.one(w.urls[gateway], org)
+				r.gateway = gateway
+				l.mu.Lock()
+				l.all = append(l.all, r)
+				l.mu.Unlock()
+				pause := 20 * time.Millisecond
+				if r.status != http.StatusOK {
+					pause = 100 * time.Millisecond
+				}
+				time.Sleep(pause)
+			}
+		})
+	}
+	return l
+}
+
+func (l *load) one(url, org string) result {
+	r := result{org: org, began: time.Now()}
+	a, err := ask(url, org)
+	r.took = time.Since(r.began)
+	if a == nil {
+		return r
+	}
+	var e struct{ Error struct{ Code string } }
+	_ = json.Unmarshal(a.Body, &e) // a success has none
+	r.id, r.status, r.code, r.whole, r.bounded = a.ID(), a.Status, e.Error.Code, err == nil, a.Header.Get("X-Tm-Admission-Mode") == "bounded_local"
+	return r
+}
+
+// end stops the clients and gives what they were told.
+func (l *load) end() []result {
+	l.stop()
+	l.done.Wait()
+	client.CloseIdleConnections()
+	return l.all
+}
+
+// say sums up what failed: for how long, and with what.
+func say(all []result) string {
+	var first, last time.Time
+	failed, bounded := map[string]int{}, 0
+	for i := range all {
+		r := &all[i]
+		if r.bounded {
+			bounded++
+		}
+		if r.status == http.StatusOK && r.whole || r.status == http.StatusTooManyRequests && r.org == "strict" {
+			continue // its limit is lower than its load
+		}
+		word := fmt.Sprintf("%d %s", r.status, r.code)
+		if r.status == 0 || !r.whole {
+			word = "broken connections"
+		}
+		failed[word]++
+		if first.IsZero() || r.began.Before(first) {
+			first = r.began
+		}
+		if end := r.began.Add(r.took); end.After(last) {
+			last = end
+		}
+	}
+	words := make([]string, 0, len(failed))
+	for w, n := range failed {
+		words = append(words, fmt.Sprintf("%d× %s", n, w))
+	}
+	sort.Strings(words)
+	if len(words) == 0 {
+		words = []string{"none"}
+	}
+	return fmt.Sprintf("%d requests, %d bounded_local; requests failed for %.1f s: %s", len(all), bounded, last.Sub(first).Seconds(), strings.Join(words, ", "))
+}

@@ -1,0 +1,59 @@
+//go:build chaos
+
+package chaos
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const long = true
+
+var wrongLogs = []string{"deleted", "restored from a backup", "another's", "cut", "all data deleted"}
+
+// The disk is full, and then has room again.
+func TestTheDiskIsFull(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "disk")
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", data, "tmpfs", 0, "size=48m"); err != nil {
+		t.Fatalf("a small disk is needed for this row: mount: %v", err)
+	}
+	defer func() { _ = syscall.Unmount(data, syscall.MNT_DETACH) }()
+	w := newWorld(t, script, data)
+	l := w.run(clients())
+	time.Sleep(2 * time.Second)
+	filler := filepath.Join(data, "filler")
+	fill(t, filler)
+	time.Sleep(10 * time.Second)
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2 * time.Second)
+	if ok, _ := w.admits(0, "strict"); !ok { // a broker that has given its store up comes back with its process
+		w.core.stop()
+		w.core.start()
+	}
+	w.ready()
+	all := l.end()
+	line(t, "the disk was full for 10 s", say(all), w.check(all, checks{}))
+}
+
+// fill writes until the disk takes no more.
+func fill(t *testing.T, path string) {
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b := make([]byte, 64<<10)
+	for size := len(b); size > 0; {
+		if _, err := f.Write(b[:size]); err != nil {
+			size /= 2
+		}
+	}
+}
