@@ -16,9 +16,9 @@ import (
 // metered are three models: one on a replica, one whose replica is away so that a provider serves it, and one that few may use at once.
 const metered = `
 models:
-  - {id: qwen, local: {engine: vllm, replicas: ["{{upstream}}"]}}
+  - {id: qwen, local: {engine: vllm, replicas: ["LOCAL"]}}
   - {id: away, local: {engine: vllm, replicas: ["http://127.0.0.1:1"]}, providers: [{connection: house, model: gpt}]}
-  - {id: tight, local: {engine: vllm, replicas: ["{{upstream}}"], model: qwen}}
+  - {id: tight, local: {engine: vllm, replicas: ["LOCAL"], model: qwen}}
 connections: [{id: house, provider: openai, base_url: "HOUSE", api_key_env: HOUSE_KEY, pool: house}]
 pools: [{id: house, provider: openai, rpm: 1000, tpm: 10000000, concurrency: 100}]
 `
@@ -27,9 +27,11 @@ func meteredConfig(t *testing.T) stack.Config {
 	t.Helper()
 	house, err := provider.New(provider.Config{Script: "input=70;tokens=30"})
 	check(t, err)
+	local, err := provider.New(provider.Config{})
+	check(t, err)
 	return stack.Config{
 		Settings: stack.Settings{
-			Weir: strings.ReplaceAll(metered, "HOUSE\"", serve(t, house)+"\""),
+			Weir: strings.NewReplacer(`"HOUSE"`, serve(t, house), "LOCAL", serve(t, local)).Replace(metered),
 			Keys: []stack.Key{
 				{Name: "alice"}, {Name: "bob"}, {Name: "slow", Extra: "quota: {requests_per_minute: 2}"},
 				{Name: "shared", Extra: "max_occupancy_share: 0.01, quota: {input_tokens_per_minute: 1000, tokens_per_day: 500}"},

@@ -62,7 +62,7 @@ func newMeasured(t *testing.T, c stack.Config) *measured {
 	log, err := journal.Open(ctx, conn, journal.Config{})
 	check(t, err)
 	ratios := auditor.NewRatios(conn)
-	file := c.Settings.Write(t, t.TempDir(), "listen: 127.0.0.1:0\n", map[string]string{"upstream": m.Upstream})
+	file := c.Settings.Write(t, t.TempDir(), "listen: 127.0.0.1:0\n", nil)
 	cfg, _, err := config.Load(file, func(name string) string { return c.Env[name] })
 	check(t, err)
 	registry := prometheus.NewRegistry()

@@ -1,0 +1,227 @@
+package gates
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/projections/admission"
+	"github.com/weirhq/weir/services/provider"
+	"github.com/weirhq/weir/test/e2e/stack"
+)
+
+const (
+	crowdGateways = 4
+	crowdClients  = 300
+	crowdBudget   = 60_000 // of which 0.9 may be occupied: some sixty requests of the mix
+	crowdWarm     = 3 * time.Second
+	crowdFor      = 6 * time.Second // measured, after warming up
+
+	// crowdFloor is how much of the ideal throughput there must be, however busy the machine is. The test prints what there was.
+	crowdFloor = 0.6
+)
+
+// order is one request of the mix.
+type order struct {
+	body, script string
+	footprint    int64
+}
+
+// orders is a mix of sizes: a fifth declares no output and streams. The upstream counts as input what the gateway estimates.
+func orders(r *rand.Rand) order {
+	input := []int{50, 150, 400, 900, 2000}[r.IntN(5)]
+	declared := []int64{0, 20, 60, 150, 400}[r.IntN(5)]
+	o := order{footprint: int64(input) + declared}
+	delay := fmt.Sprintf("delay=%dms", 600+100*r.IntN(5))
+	if declared == 0 {
+		o.script = fmt.Sprintf("%s;input=%d;tokens=5", delay, input)
+		o.body = chatBody("qwen", input, `"stream":true,`)
+		return o
+	}
+	o.script = fmt.Sprintf("%s;input=%d;tokens=10", delay, input)
+	o.body = chatBody("qwen", input, fmt.Sprintf(`"max_tokens":%d,`, declared))
+	return o
+}
+
+// crowd keeps every client busy for a while, and gives how many answers came in the measured time.
+func crowd(t *testing.T, urls []string, before func(*order) (after func())) (answers, refused int64) {
+	t.Helper()
+	transport := &http.Transport{MaxIdleConnsPerHost: crowdClients}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport}
+	begin := time.Now()
+	from, to := begin.Add(crowdWarm), begin.Add(crowdWarm+crowdFor)
+	var clients sync.WaitGroup
+	var good, bad atomic.Int64
+	for c := range crowdClients {
+		clients.Go(func() {
+			random := rand.New(rand.NewPCG(1, uint64(c)))
+			for time.Now().Before(to) {
+				o := orders(random)
+				after := before(&o)
+				status, err := post(client, urls[c%len(urls)], &o)
+				after()
+				switch now := time.Now(); {
+				case err != nil || status != http.StatusOK && status != http.StatusTooManyRequests:
+					t.Errorf("status %d, %v", status, err)
+					return
+				case now.Before(from) || now.After(to):
+				case status == http.StatusOK:
+					good.Add(1)
+				default:
+					bad.Add(1)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	return good.Load(), bad.Load()
+}
+
+func post(client *http.Client, url string, o *order) (int, error) {
+	q, err := stack.Request{URL: url + "/v1/chat/completions", Key: "demo", Body: o.body, Script: o.script}.New()
+	if err != nil {
+		return 0, err
+	}
+	answer, err := client.Do(q)
+	if err != nil {
+		return 0, err
+	}
+	defer answer.Body.Close()
+	_, err = io.Copy(io.Discard, answer.Body)
+	return answer.StatusCode, err
+}
+
+// TestTheBudgetHoldsUnderACrowd: 300 clients on four gateways, of which the last three join over TCP as other processes do. What the
+// upstream has in hand at once never passes the budget, almost all of the budget is used, and nobody who waits is overtaken.
+func TestTheBudgetHoldsUnderACrowd(t *testing.T) {
+	const budget = crowdBudget * 9 / 10
+	ideal := idealCrowd(t, budget)
+	s := stack.New(t, stack.Config{
+		Gateways: crowdGateways,
+		Settings: stack.Settings{
+			Weir:     `models: [{id: qwen, local: {engine: vllm, replicas: ["{{upstream}}"]}}]`,
+			Policies: map[string]string{"qwen": fmt.Sprintf("models: [qwen]\nadmit_budget_tokens: %d", crowdBudget)},
+		},
+		Env: map[string]string{"HIVENET_ROUTER_ADMIT_PARK_TIMEOUT": "5s"},
+	})
+	var urls []string
+	for _, g := range s.Gateways {
+		urls = append(urls, g.URL)
+	}
+	answers, refused := crowd(t, urls, func(*order) func() { return func() {} })
+	totals := s.Provider.Ledger().Model("qwen")
+	share := float64(answers) / float64(ideal)
+	t.Logf("%d answers in %s, %d in one ideal queue: %.1f %%; %d refused; at most %d tokens at the upstream, of %d; at most %d calls at once",
+		answers, crowdFor, ideal, 100*share, refused, totals.MaxFootprint, budget, totals.MaxLive)
+	if totals.MaxFootprint > budget {
+		t.Errorf("the upstream had %d tokens in hand, more than %d", totals.MaxFootprint, budget)
+	}
+	if totals.MaxFootprint < budget*8/10 {
+		t.Errorf("the upstream never had more than %d tokens of %d in hand: the test proves little", totals.MaxFootprint, budget)
+	}
+	if share < crowdFloor {
+		t.Errorf("%.1f %% of what the budget allows", 100*share)
+	}
+	s.StopGateways()
+	q := queue(t, s)
+	t.Logf("%d waited, at most %d at once", q.waited, q.most)
+	if q.waited < crowdClients {
+		t.Errorf("only %d waited: the test proves little", q.waited)
+	}
+	for _, o := range q.overtaken {
+		t.Error(o)
+	}
+	if held := s.Story(t).Gauges(); len(held) != 0 {
+		t.Errorf("still held: %v", held)
+	}
+}
+
+// idealCrowd gives the answers that one queue in front of the same upstream gives: first come, first served, no gateway between.
+func idealCrowd(t *testing.T, budget int64) int64 {
+	t.Helper()
+	p, err := provider.New(provider.Config{})
+	check(t, err)
+	room := semaphore.NewWeighted(budget)
+	answers, refused := crowd(t, []string{serve(t, p)}, func(o *order) func() {
+		if err := room.Acquire(context.Background(), o.footprint); err != nil {
+			t.Error(err)
+		}
+		return func() { room.Release(o.footprint) }
+	})
+	if most := p.Ledger().Model("qwen").MaxFootprint; refused != 0 || most > budget {
+		t.Fatalf("the ideal queue had %d tokens in hand, of %d, and %d refusals", most, budget, refused)
+	}
+	return answers
+}
+
+// waits is what a log says of those who waited on its one parking gauge.
+type waits struct {
+	waited, most int
+	overtaken    []string
+}
+
+// queue reads the log of a stack whose requests all claim the same gauge.
+func queue(t *testing.T, s *stack.Stack) (q waits) {
+	t.Helper()
+	const shown = 10
+	type place struct {
+		id      events.RequestID
+		attempt int64
+	}
+	fold, line := admission.New(), []place{}
+	note := func(format string, args ...any) {
+		if len(q.overtaken) < shown {
+			q.overtaken = append(q.overtaken, fmt.Sprintf(format, args...))
+		}
+	}
+	info, err := s.Log.Info(t.Context())
+	check(t, err)
+	check(t, s.Log.Read(t.Context(), 1, info.Last, func(r events.Record) error {
+		own, reserves := r.Data.(*events.Reserve)
+		decided := false
+		for _, v := range fold.Apply(&r) {
+			p := place{v.Request, v.Attempt}
+			at := len(line)
+			for i := range line {
+				if line[i] == p {
+					at = i
+				}
+			}
+			switch {
+			case at < len(line):
+				if at > 0 && v.Admitted {
+					note("%s was admitted at sequence %d before %s, which came first", p.id, r.Seq, line[0].id)
+				}
+				line = append(line[:at], line[at+1:]...)
+			case reserves && own.Request == v.Request && own.Attempt == v.Attempt:
+				decided = true
+				if len(line) > 0 && v.Admitted {
+					note("%s was admitted at once at sequence %d while %s waited", p.id, r.Seq, line[0].id)
+				}
+			default:
+				note("a verdict on %s, which neither waits nor came", p.id)
+			}
+		}
+		if reserves && !decided && r.Fault == "" {
+			line = append(line, place{own.Request, own.Attempt})
+			q.waited++
+			q.most = max(q.most, len(line))
+		}
+		return nil
+	}))
+	if strings.Join(q.overtaken, "") == "" && len(line) != 0 {
+		note("%d wait for ever", len(line))
+	}
+	return q
+}
