@@ -1,0 +1,218 @@
+package reservation_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/gateway/reservation"
+)
+
+// pages is a spool in memory, and a log that nothing reaches, with a clock of its own.
+type pages struct {
+	mu      sync.Mutex
+	now     time.Time
+	acked   time.Time
+	full    error
+	spooled []events.Event
+	sent    []events.Event
+}
+
+func (p *pages) Append(ev events.Event) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.full == nil {
+		p.spooled = append(p.spooled, ev)
+	}
+	return p.full
+}
+
+func (p *pages) Submit(ev events.Event, _ func(uint64, error)) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sent = append(p.sent, ev)
+	return nil
+}
+
+func (p *pages) SubmitBy(ev events.Event, _ time.Time, done func(uint64, error)) error {
+	return p.Submit(ev, done)
+}
+
+func (p *pages) LastAcked() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.acked
+}
+
+func (p *pages) clock() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now
+}
+
+func (p *pages) book() *reservation.Book {
+	return reservation.NewBook(reservation.Config{Gateway: gateway, Epoch: 1, Publisher: p, Spool: p, Now: p.clock, MaybeAppended: func(error) bool { return true }})
+}
+
+func ids(all []events.Event) (out []string) {
+	for i := range all {
+		if all[i].Data.Kind() != events.KindLease {
+			out = append(out, all[i].ID)
+		}
+	}
+	return out
+}
+
+func same(t *testing.T, what string, got []string, want ...string) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: %q, want %q", what, got, want)
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			t.Fatalf("%s: %q, want %q", what, got, want)
+		}
+	}
+}
+
+func TestWhatIsAdmittedWithoutTheLogIsSpooledInOrder(t *testing.T) {
+	p := &pages{now: time.Unix(1000, 0)}
+	b := p.book()
+	r := b.BeginLocal("r", "acme")
+	if err := r.Intend(reserve("r", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if !r.Held() || b.Live() != 1 {
+		t.Fatal("an attempt with an intent is not held")
+	}
+	r.TrueUp(events.TrueUp{Final: true, Quality: events.QualityExact})
+	r.EndAttempt(events.Release{Outcome: events.Failed, Dispatched: events.DispatchedYes})
+	second := reserve("r", 1)
+	second.Attempt = 1
+	if err := r.Intend(second); err != nil {
+		t.Fatal(err)
+	}
+	r.TrueUp(events.TrueUp{Final: true, Quality: events.QualityExact})
+	if !r.End(events.Release{Outcome: events.Completed, Dispatched: events.DispatchedYes}) || r.End(events.Release{}) {
+		t.Fatal("a request ends once")
+	}
+	same(t, "spooled", ids(p.spooled), "r/0", "r/0/true-up/1", "r/0/attempt", "r/1", "r/1/true-up/1", "r/1/release")
+	same(t, "published", ids(p.sent))
+	if b.Live() != 0 {
+		t.Fatal("the book still has it")
+	}
+}
+
+func TestWithoutAnIntentNothingIsAdmitted(t *testing.T) {
+	p := &pages{now: time.Unix(1000, 0), full: errors.New("the disk is full")}
+	b := p.book()
+	r := b.BeginLocal("r", "acme")
+	var why *reservation.Unavailable
+	if err := r.Intend(reserve("r", 1)); !errors.As(err, &why) || !errors.Is(err, p.full) {
+		t.Fatalf("%v", err)
+	}
+	if !r.Ended() || b.Live() != 0 {
+		t.Fatal("it holds something")
+	}
+	p.full = nil
+	if err := r.Intend(reserve("r", 1)); err != nil {
+		t.Fatal(err)
+	}
+	p.full = errors.New("the disk is full")
+	r.End(events.Release{Outcome: events.Completed, Dispatched: events.DispatchedYes})
+	same(t, "what the spool does not take waits for the log", ids(p.sent), "r/0/release")
+}
+
+func TestCallsThatMayNotOutliveTheirLeaseEndBeforeIt(t *testing.T) {
+	p := &pages{now: time.Unix(1000, 0), acked: time.Unix(1000, 0)}
+	b := p.book()
+	begin := func(id events.RequestID) *reservation.Reservation {
+		r := b.Begin(id, "acme")
+		done := make(chan error, 1)
+		go func() {
+			_, err := r.Reserve(t.Context(), reserve(id, 1))
+			done <- err
+		}()
+		for b.Unanswered() == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		b.Verdicts([]events.Verdict{{Request: id, Admitted: true}})
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	ended := make(chan string, 3)
+	closed, open := begin("closed"), begin("open")
+	closed.EndBy(func() { ended <- "closed" })
+	alone := b.BeginLocal("alone", "acme")
+	if err := alone.Intend(reserve("alone", 1)); err != nil {
+		t.Fatal(err)
+	}
+	alone.EndBy(func() { ended <- "alone" })
+	ctx, stop := context.WithCancel(t.Context())
+	running := make(chan error, 1)
+	go func() { running <- b.Run(ctx) }()
+	time.Sleep(600 * time.Millisecond) // two looks within the lease
+	if len(ended) > 0 {
+		t.Fatal("a call was ended within its lease")
+	}
+	p.mu.Lock()
+	p.now = p.now.Add(reservation.LeaseTTL - 500*time.Millisecond)
+	p.mu.Unlock()
+	select {
+	case who := <-ended:
+		if who != "closed" {
+			t.Fatalf("%s was ended", who)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the call was not ended")
+	}
+	p.mu.Lock()
+	p.now = p.now.Add(time.Second)
+	p.mu.Unlock()
+	for end := time.Now().Add(10 * time.Second); b.Stats().OverAfterLapse.Load() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the call that ran on was not counted")
+		}
+	}
+	stop()
+	<-running
+	if b.Stats().Lapsed.Load() != 1 || b.Stats().OverAfterLapse.Load() != 1 || len(ended) > 0 {
+		t.Errorf("%d ended, %d ran on", b.Stats().Lapsed.Load(), b.Stats().OverAfterLapse.Load())
+	}
+	if open.Held() {
+		t.Error("a lease that has ended holds")
+	}
+}
+
+func TestARecoveredLogIsToldWhatIsHeld(t *testing.T) {
+	p := &pages{now: time.Unix(1000, 0)}
+	b := p.book()
+	r := b.BeginLocal("r", "acme")
+	first, second := reserve("r", 1), reserve("r", 1)
+	first.Claims[1].Life = events.LifeAttempt
+	second.Attempt = 1
+	for _, d := range []*events.Reserve{first, second} {
+		if err := r.Intend(d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.now = p.now.Add(time.Minute)
+	b.Again()
+	if len(p.sent) != 2 {
+		t.Fatalf("%d reserves", len(p.sent))
+	}
+	for i, ev := range p.sent {
+		d := ev.Data.(*events.Reserve)
+		if d.Mode != events.ModeBoundedLocal || d.At != time.Unix(1000, 0).UnixNano() || d.Attempt != int64(i) || len(d.Claims) != 1+i || ev.ID == p.spooled[i].ID {
+			t.Errorf("%s: %+v", ev.ID, d)
+		}
+	}
+	if len(first.Claims) != 2 {
+		t.Error("the reserve itself was changed")
+	}
+}

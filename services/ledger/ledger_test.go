@@ -1,0 +1,291 @@
+package ledger
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/events/journal"
+	"github.com/weirhq/weir/events/journal/access"
+	"github.com/weirhq/weir/events/journal/embedded"
+	"github.com/weirhq/weir/gateway/authority/store"
+	"github.com/weirhq/weir/projections/projector"
+)
+
+// house is a broker with a log, whose directory tests take away, and a ledger's directory beside it.
+type house struct {
+	t      *testing.T
+	dir    string
+	broker *embedded.Broker
+	conn   *nats.Conn
+	log    *journal.Log
+}
+
+func newHouse(t *testing.T) *house {
+	h := &house{t: t, dir: t.TempDir()}
+	h.open()
+	t.Cleanup(h.close)
+	return h
+}
+
+func (h *house) must(err error) {
+	h.t.Helper()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *house) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	h.t.Cleanup(cancel)
+	return ctx
+}
+
+func (h *house) open() {
+	h.t.Helper()
+	var err error
+	h.broker, err = embedded.Start(h.ctx(), embedded.Config{DataDir: h.dir, SyncAlways: true})
+	h.must(err)
+	h.conn, err = h.broker.Connect(access.Identity{Name: "weir-12345678", Roles: []access.Role{access.System}}, journal.Options("test")...)
+	h.must(err)
+	h.log, err = journal.Open(h.ctx(), h.conn, journal.Config{Create: true})
+	h.must(err)
+	_, err = store.OpenKV(h.ctx(), h.conn, store.KVConfig{Create: true})
+	h.must(err)
+}
+
+func (h *house) close() {
+	if h.broker != nil {
+		h.conn.Close()
+		h.broker.Shutdown()
+		h.broker = nil
+	}
+}
+
+func (h *house) publish(n int, org string) {
+	h.t.Helper()
+	for i := range n {
+		ev := events.Event{ID: org + "/" + time.Now().Format(time.RFC3339Nano), Org: events.Org(org), Data: &events.Fence{Org: events.Org(org), Version: int64(i + 1)}}
+		_, err := h.log.Publish(h.ctx(), ev)
+		h.must(err)
+	}
+}
+
+func (h *house) ledger() *Ledger {
+	h.t.Helper()
+	l, err := Open(h.ctx(), Config{Dir: filepath.Join(h.dir, "ledger"), Log: h.log, Conn: h.conn, Reads: true, Writes: true, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
+	h.must(err)
+	return l
+}
+
+// read makes the log's end the ledger's mark, as reading it would.
+func (h *house) read(l *Ledger) {
+	h.t.Helper()
+	var last events.Record
+	h.must(h.log.Read(h.ctx(), 0, 0, func(r events.Record) error { last = r; return nil }))
+	l.Note(last.Seq, "", Tail(&last))
+	h.must(l.look(h.ctx()))
+}
+
+func (h *house) wants(l *Ledger, why string) {
+	h.t.Helper()
+	got := l.Why()
+	if why == "" && (got != "" || !l.Trusted()) || why != "" && (!strings.Contains(got, why) || l.Trusted()) {
+		h.t.Fatalf("why: %q, trusted: %t; want %q", got, l.Trusted(), why)
+	}
+}
+
+func TestTheSameLogIsTheRightOne(t *testing.T) {
+	h := newHouse(t)
+	h.publish(3, "acme")
+	l := h.ledger()
+	h.wants(l, "")
+	h.read(l)
+	first := l.Mark()
+	if first.Seq != 3 || first.ID == "" || first.Tail == "" {
+		t.Fatalf("%+v", first)
+	}
+	h.close()
+	h.open()
+	h.publish(1, "acme")
+	again := h.ledger()
+	h.wants(again, "")
+	if m := again.Mark(); m.ID != first.ID || m.Seq != 3 {
+		t.Fatalf("%+v, want the mark of before: %+v", m, first)
+	}
+}
+
+// Whatever happens to the log while it is not looked at, it is noticed, and stays so over restarts.
+func TestAnotherLogIsNot(t *testing.T) {
+	for name, c := range map[string]struct {
+		do  func(h *house)
+		why string
+	}{
+		"emptied": {func(h *house) { h.must(os.RemoveAll(filepath.Join(h.dir, "broker"))) }, "replaced"},
+		"emptied, and the mark of the disk lost": {func(h *house) {
+			// The bucket's mark is then all there is: it must have survived.
+			h.must(os.RemoveAll(filepath.Join(h.dir, "ledger")))
+			h.must(os.RemoveAll(filepath.Join(h.dir, "broker/jetstream/WEIR/streams/ACCOUNTING")))
+		}, "replaced"},
+		"restored": {func(h *house) {
+			h.must(os.RemoveAll(filepath.Join(h.dir, "broker")))
+			h.must(os.CopyFS(filepath.Join(h.dir, "broker"), os.DirFS(filepath.Join(h.dir, "backup"))))
+		}, "behind"},
+		"restored, and written to until it is as long": {func(h *house) {
+			h.must(os.RemoveAll(filepath.Join(h.dir, "broker")))
+			h.must(os.CopyFS(filepath.Join(h.dir, "broker"), os.DirFS(filepath.Join(h.dir, "backup"))))
+			h.open()
+			h.publish(20, "other")
+			h.close()
+		}, "swapped"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHouse(t)
+			h.publish(2, "acme")
+			h.close()
+			h.must(os.CopyFS(filepath.Join(h.dir, "backup"), os.DirFS(filepath.Join(h.dir, "broker"))))
+			h.open()
+			h.publish(5, "acme")
+			l := h.ledger()
+			h.read(l)
+			h.close()
+			c.do(h)
+			h.open()
+			l = h.ledger()
+			h.wants(l, c.why)
+			h.must(l.look(h.ctx()))
+			h.wants(l, c.why)
+			h.close()
+			h.open()
+			h.publish(50, "acme")
+			h.wants(h.ledger(), c.why)
+		})
+	}
+}
+
+func TestALogThatIsReplacedWhileItIsUsed(t *testing.T) {
+	h := newHouse(t)
+	h.publish(2, "acme")
+	l := h.ledger()
+	h.read(l)
+	js, err := jetstream.New(h.conn)
+	h.must(err)
+	h.must(js.DeleteStream(h.ctx(), h.log.Stream()))
+	h.must(l.look(h.ctx()))
+	if l.Why() != "" {
+		t.Fatal("a stream that is not there for a moment is not gone yet")
+	}
+	_, err = journal.Open(h.ctx(), h.conn, journal.Config{Create: true})
+	h.must(err)
+	h.must(l.look(h.ctx()))
+	h.wants(l, "replaced")
+}
+
+func TestOnlyAnOperatorsWordLetsItGoOn(t *testing.T) {
+	h := newHouse(t)
+	h.publish(2, "acme")
+	l := h.ledger()
+	h.read(l)
+	old := l.Mark()
+	h.close()
+	h.must(os.RemoveAll(filepath.Join(h.dir, "broker")))
+	h.open()
+	h.publish(9, "other")
+	l = h.ledger()
+	h.wants(l, "replaced")
+	js, err := jetstream.New(h.conn)
+	h.must(err)
+	info, err := h.log.Info(h.ctx())
+	h.must(err)
+	called := 0
+	l.OnRecovered(func() { called++ })
+	for _, m := range []Mark{
+		{ID: "x", Created: info.Created, Seq: 3, At: time.Now()},                                                    // no word
+		{ID: "x", Created: info.Created.Add(time.Second), Seq: 3, Recovered: time.Now()},                            // of another log
+		{ID: "x", Created: info.Created, Seq: 3, Recovered: old.At.Add(-time.Second)},                               // older than this mark
+		{ID: "x", Created: info.Created, Seq: 3, Recovered: time.Now().Add(time.Minute), Reason: "it was replaced"}, // this
+	} {
+		h.must(Tell(h.ctx(), js, m))
+		l.readAt = time.Time{}
+		h.must(l.look(h.ctx()))
+		if good := m.Reason != ""; good != (l.Why() == "") || good != (called == 1) {
+			t.Fatalf("after %+v: %q, %d calls", m, l.Why(), called)
+		}
+	}
+	h.close()
+	h.open()
+	h.wants(h.ledger(), "")
+}
+
+func TestAMarkThatCannotBeReadIsNotTakenForNone(t *testing.T) {
+	h := newHouse(t)
+	h.publish(2, "acme")
+	h.read(h.ledger())
+	path := filepath.Join(h.dir, "ledger", markFile)
+	b, err := os.ReadFile(path)
+	h.must(err)
+	b[len(b)/2] ^= 1
+	h.must(os.WriteFile(path, b, 0o600))
+	_, err = Open(h.ctx(), Config{Dir: filepath.Join(h.dir, "ledger"), Log: h.log, Conn: h.conn, Reads: true, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
+	if err == nil || !strings.Contains(err.Error(), "mark") {
+		t.Fatalf("%v", err)
+	}
+}
+
+func TestAMarkStaysBehindWhatMayNotBeOnTheDiskYet(t *testing.T) {
+	h := newHouse(t)
+	h.publish(2, "acme")
+	l := h.ledger()
+	now := time.Now()
+	l.c.Behind, l.c.Now = 2*time.Second, func() time.Time { return now }
+	l.Note(1, "", "a")
+	now = now.Add(1500 * time.Millisecond)
+	l.Note(2, "", "b")
+	for _, want := range []uint64{0, 1, 1, 2} {
+		h.must(l.save())
+		if m, _, err := Read(l.c.Dir); err != nil || m.Seq != want {
+			t.Fatalf("%+v, %v, want sequence %d", m, err, want)
+		}
+		now = now.Add(700 * time.Millisecond)
+	}
+}
+
+func TestProjectorsSnapshotsCanBeRead(t *testing.T) {
+	h := newHouse(t)
+	h.publish(7, "acme")
+	data := t.TempDir()
+	p, err := projector.New(projector.Config{Log: h.log, Conn: h.conn, Name: "weir-12345678", DataDir: data, ReadOnly: true})
+	h.must(err)
+	ctx, stop := context.WithCancel(h.ctx())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	for ok := false; !ok; time.Sleep(time.Millisecond) {
+		ok, _ = p.Answering()
+	}
+	stop()
+	h.must(<-ended)
+	paths, _ := filepath.Glob(filepath.Join(data, "snapshots", "*.snapshot"))
+	if len(paths) != 1 {
+		t.Fatalf("%d snapshots", len(paths))
+	}
+	b, err := os.ReadFile(paths[0])
+	h.must(err)
+	info, err := h.log.Info(h.ctx())
+	h.must(err)
+	created, fold, err := ReadSnapshot(b)
+	if err != nil || !created.Equal(info.Created) || fold.Seq() != 7 || fold.Fence("acme") != 7 {
+		t.Fatalf("%s, %v, %v", created, fold, err)
+	}
+	b[len(b)/2] ^= 1
+	if _, _, err := ReadSnapshot(b); err == nil {
+		t.Fatal("a damaged snapshot was read")
+	}
+}
