@@ -3,6 +3,7 @@ package biller
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/projections/admission"
 	"github.com/weirhq/weir/projections/usage"
 )
@@ -27,11 +29,12 @@ const (
 // state is what a biller knows after a prefix of the log.
 type state struct {
 	usage   *usage.Usage
-	created time.Time // of the log
-	applied uint64    // the last sequence taken; 0 before the first
-	fell    int       // how many lines fell with it
-	pending []line    // not known to be in the stream, in order
-	written position  // the last line known to be in it
+	created time.Time     // of the log
+	applied uint64        // the last sequence taken; 0 before the first
+	fell    int           // how many lines fell with it
+	pending []line        // not known to be in the stream, in order
+	written position      // the last line known to be in it
+	chain   journal.Chain // of the log, after applied; zero if the source does not say
 }
 
 func newState() *state { return &state{usage: usage.New(admission.New())} }
@@ -43,10 +46,15 @@ type header struct {
 	Fell    int       `json:"fell"`
 	Written position  `json:"written"`
 	Pending []line    `json:"pending"`
+	Chain   string    `json:"chain,omitempty"`
 }
 
 func (s *state) encode() []byte {
-	head, err := json.Marshal(header{s.created, s.applied, s.fell, s.written, s.pending})
+	chain := ""
+	if s.chain != (journal.Chain{}) {
+		chain = s.chain.String()
+	}
+	head, err := json.Marshal(header{s.created, s.applied, s.fell, s.written, s.pending, chain})
 	if err != nil { // cannot be: it is strings, integers and times
 		panic("biller: " + err.Error())
 	}
@@ -76,7 +84,13 @@ func decodeState(text []byte) (*state, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &state{u, h.Created, h.Applied, h.Fell, h.Pending, h.Written}, nil
+	loaded := &state{usage: u, created: h.Created, applied: h.Applied, fell: h.Fell, pending: h.Pending, written: h.Written}
+	chain, err := hex.DecodeString(h.Chain)
+	if err != nil || len(chain) != 0 && len(chain) != len(loaded.chain) {
+		return nil, fmt.Errorf("chain %q is none", h.Chain)
+	}
+	copy(loaded.chain[:], chain)
+	return loaded, nil
 }
 
 // save writes a snapshot in place of the one before, and the first one of each day of the log's time also under that day's name.
@@ -153,8 +167,9 @@ func load(dir string) (*state, error) {
 // Start is a place in a log from which it can be folded on.
 type Start struct {
 	Usage   *usage.Usage
-	Applied uint64    // the last sequence that Usage has seen
-	Created time.Time // when the log was made
+	Applied uint64        // the last sequence that Usage has seen
+	Created time.Time     // when the log was made
+	Chain   journal.Chain // after Applied; zero if it is not known
 }
 
 // EarliestStart finds, among the snapshots that a biller keeps in a data directory (its newest, and one for each of the last 35 days), the
@@ -174,7 +189,7 @@ func EarliestStart(dir string, created time.Time, from uint64) (start Start, fou
 			continue // damaged
 		}
 		if s.created.Equal(created) && s.applied+1 >= from && (!found || s.applied < start.Applied) {
-			start, found = Start{s.usage, s.applied, s.created}, true
+			start, found = Start{s.usage, s.applied, s.created, s.chain}, true
 		}
 	}
 	return start, found, nil

@@ -43,6 +43,7 @@ type worker struct {
 type batch struct {
 	records []events.Record
 	created time.Time
+	chain   journal.Chain
 	behind  uint64
 }
 
@@ -117,7 +118,7 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // read follows the log from where the state is. One batch is read ahead.
 func (w *worker) read(ctx context.Context) error {
-	from := journal.TapConfig{Name: "biller", Created: w.created}
+	from := journal.TapConfig{Name: "biller", Created: w.created, Chain: w.chain}
 	if w.applied > 0 {
 		from.From = w.applied + 1
 	}
@@ -160,6 +161,7 @@ func (w *worker) read(ctx context.Context) error {
 
 func give(ctx context.Context, source Source, batches chan<- batch) error {
 	pending, _ := source.(interface{ Pending() uint64 })
+	chain, _ := source.(interface{ Chain() journal.Chain })
 	for {
 		records, err := source.Next(ctx)
 		if err != nil {
@@ -168,6 +170,9 @@ func give(ctx context.Context, source Source, batches chan<- batch) error {
 		b := batch{records: append([]events.Record(nil), records...), created: source.Created()}
 		if pending != nil {
 			b.behind = pending.Pending()
+		}
+		if chain != nil {
+			b.chain = chain.Chain()
 		}
 		select {
 		case batches <- b:
@@ -185,7 +190,7 @@ func (w *worker) take(ctx context.Context, b batch) error {
 				first, snapshotName, w.b.cfg.DataDir, folder)
 		}
 	}
-	w.created = b.created
+	w.created, w.chain = b.created, b.chain
 	for i := range b.records {
 		r := &b.records[i]
 		if err := w.bringBack(ctx, r); err != nil {

@@ -1,0 +1,482 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/events/journal"
+	"github.com/weirhq/weir/events/journal/access"
+	"github.com/weirhq/weir/projections/admission"
+	"github.com/weirhq/weir/projections/generation"
+	"github.com/weirhq/weir/projections/usage"
+	"github.com/weirhq/weir/services/auditor"
+	"github.com/weirhq/weir/services/biller"
+)
+
+// How streams are read.
+const (
+	verifyBatch = 256 // messages of one request
+	verifyBytes = 4 << 20
+	verifyWait  = 5 * time.Second // for the next message of an answer
+	verifyTries = 100             // a replica may lack what the leader holds
+	verifyPause = 50 * time.Millisecond
+)
+
+// stored is a message of a stream.
+type stored struct {
+	seq     uint64
+	at      time.Time
+	subject string
+	header  nats.Header
+	data    []byte
+}
+
+// readStream gives the messages of a stream from one sequence to another, of a subject if one is given, by direct gets, which every role
+// that reads may do.
+func readStream(ctx context.Context, nc *nats.Conn, stream, subject string, from, to uint64, each func(*stored) error) error {
+	inbox := nc.NewInbox()
+	answers := make(chan *nats.Msg, verifyBatch+16)
+	sub, err := nc.ChanSubscribe(inbox+".*", answers)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", stream, err)
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	calls, empty := 0, 0
+	for next := from; next <= to; {
+		calls++
+		reply := inbox + "." + strconv.Itoa(calls)
+		filter := ""
+		if subject != "" {
+			filter = fmt.Sprintf(`"next_by_subj":%q,`, subject)
+		}
+		request := fmt.Sprintf(`{%s"seq":%d,"batch":%d,"max_bytes":%d}`, filter, next, min(to-next+1, verifyBatch), verifyBytes)
+		if err := nc.PublishRequest("$JS.API.DIRECT.GET."+stream, reply, []byte(request)); err != nil {
+			return fmt.Errorf("read %s at %d: %w", stream, next, err)
+		}
+		before := next
+		if next, err = takeAnswer(ctx, answers, reply, next, to, each); err != nil {
+			return fmt.Errorf("read %s at %d: %w", stream, next, err)
+		}
+		if empty++; next > before {
+			empty = 0
+		}
+		if empty >= verifyTries || empty > 0 && subject != "" {
+			return nil // what is left of the stretch is not there
+		}
+		if empty > 0 {
+			select {
+			case <-time.After(verifyPause):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+	return nil
+}
+
+// takeAnswer takes the messages of one answer and gives the sequence to ask for next.
+func takeAnswer(ctx context.Context, answers <-chan *nats.Msg, reply string, next, to uint64, each func(*stored) error) (uint64, error) {
+	timer := time.NewTimer(verifyWait)
+	defer timer.Stop()
+	for {
+		var m *nats.Msg
+		select {
+		case m = <-answers:
+		case <-timer.C:
+			return next, errors.New("no answer")
+		case <-ctx.Done():
+			return next, ctx.Err()
+		}
+		if m.Subject != reply {
+			continue
+		}
+		if status := m.Header.Get("Status"); status != "" && len(m.Data) == 0 {
+			if status != "204" && status != "404" {
+				return next, fmt.Errorf("%s %s", status, m.Header.Get("Description"))
+			}
+			return next, nil
+		}
+		s := stored{subject: m.Header.Get(nats.JSSubject), header: m.Header, data: m.Data}
+		var err error
+		if s.seq, err = strconv.ParseUint(m.Header.Get(nats.JSSequence), 10, 64); err == nil {
+			s.at, err = time.Parse(time.RFC3339Nano, m.Header.Get(nats.JSTimeStamp))
+		}
+		if err != nil {
+			return next, fmt.Errorf("an answer without its place: %w", err)
+		}
+		if s.seq < next || s.seq > to {
+			continue
+		}
+		next = s.seq + 1
+		if err := each(&s); err != nil {
+			return next, err
+		}
+		timer.Reset(verifyWait)
+	}
+}
+
+// live verifies a log on a broker, and what is kept beside it.
+func (v *verifier) live(ctx context.Context, l *liveLog, dataDir string, p *progress) error {
+	info, err := l.log.Info(ctx)
+	if err != nil {
+		return err
+	}
+	from := info.First
+	if v.chained = from == 1; !v.chained {
+		start, found, err := biller.EarliestStart(dataDir, info.Created, from)
+		switch {
+		case err != nil:
+			return err
+		case !found:
+			return fmt.Errorf("the log begins at sequence %d, and no biller's state in %s/biller reaches back to it: who was admitted cannot be known", from, dataDir)
+		}
+		from = start.Applied + 1
+		v.continueFrom(start)
+	}
+	if err := v.log(ctx, l, from, info.Last, p); err != nil {
+		return err
+	}
+	js, err := jetstream.New(l.conn)
+	if err != nil {
+		return err
+	}
+	if err := v.billing(ctx, l.conn, js, info); err != nil {
+		return err
+	}
+	return v.audit(ctx, l.conn, js, info)
+}
+
+// log folds a stretch of a log on a broker.
+func (v *verifier) log(ctx context.Context, l *liveLog, from, to uint64, p *progress) error {
+	if err := v.corrections(ctx, l, from, to); err != nil {
+		return err
+	}
+	next := from
+	err := readStream(ctx, l.conn, l.log.Stream(), "", from, to, func(m *stored) error {
+		if m.seq != next {
+			return fmt.Errorf("sequence %d is missing", next)
+		}
+		next++
+		v.message(m.seq)
+		if v.chained {
+			v.chain = v.chain.Next(m.seq, m.subject, m.header.Get(nats.MsgIdHdr), m.data)
+		}
+		for _, r := range journal.Decode(m.subject, m.header, m.data, m.seq, m.at.UnixNano()) {
+			p.step(&r)
+			if err := v.record(&r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil && next <= to {
+		err = fmt.Errorf("the log ends at sequence %d, its leader says %d", next-1, to)
+	}
+	return err
+}
+
+// corrections notes which attempts the log corrects, so that of all others the lines need not be kept.
+func (v *verifier) corrections(ctx context.Context, l *liveLog, from, to uint64) error {
+	v.corrected = map[attemptKey]bool{}
+	subject := events.Subject{Org: "*", Kind: events.KindCorrection}.String()
+	return readStream(ctx, l.conn, l.log.Stream(), subject, from, to, func(m *stored) error {
+		for _, r := range journal.Decode(m.subject, m.header, m.data, m.seq, m.at.UnixNano()) {
+			if d, ok := r.Data.(*events.Correction); ok {
+				v.corrected[attemptKey{d.Request, d.Attempt}] = true
+			}
+		}
+		return nil
+	})
+}
+
+// streamState asks a stream for its state; nil if there is none.
+func streamState(ctx context.Context, js jetstream.JetStream, name string) (*jetstream.StreamInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, verifyWait)
+	defer cancel()
+	s, err := js.Stream(ctx, name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask %s for its state: %w", name, err)
+	}
+	return s.CachedInfo(), nil
+}
+
+// billing compares the stream of lines with those that the log comes to.
+func (v *verifier) billing(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, log journal.Info) error {
+	state, err := streamState(ctx, js, biller.Stream)
+	if err != nil || state == nil {
+		return err
+	}
+	k := &keptCount{}
+	v.report.Billing = k
+	end := uint64(0) // the last line's sequence in this log
+	created := log.Created.UTC().Format(time.RFC3339Nano)
+	err = readStream(ctx, nc, biller.Stream, "", state.State.FirstSeq, state.State.LastSeq, func(m *stored) error {
+		l, err := usage.Decode(m.data)
+		if err != nil {
+			v.differs(difference{What: "a line that cannot be read", Kept: fmt.Sprintf("sequence %d of %s: %v", m.seq, biller.Stream, err)})
+			return nil
+		}
+		if m.header.Get("weir-log") != created {
+			k.Outside++
+			return nil
+		}
+		at, _, _ := strings.Cut(m.header.Get("weir-position"), ".")
+		if seq, err := strconv.ParseUint(at, 10, 64); err == nil {
+			end = max(end, seq)
+		}
+		v.billed(k, &l, m.data)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for id, mark := range v.lines {
+		b := v.attempts[mark.key]
+		switch {
+		case mark.seen:
+		case noLongerKept(state, b.at):
+			k.Outside++
+			b.noBill = true
+		case mark.fell > end:
+			k.Behind++
+			b.noBill = true
+		default:
+			v.differs(difference{What: "a line is missing from billing", Org: b.org, Day: dayOf(b.at), Request: mark.key.request, Attempt: mark.key.attempt, Seq: mark.fell, Log: id})
+		}
+	}
+	return nil
+}
+
+// billed compares one line of the stream.
+func (v *verifier) billed(k *keptCount, l *usage.Line, text []byte) {
+	mark := v.lines[l.EventID()]
+	d := difference{Org: l.Org, Day: dayOf(int64(l.Time)), Request: l.Request, Attempt: l.Attempt, Seq: l.Seq, Kept: string(text)}
+	b := v.attempts[attemptKey{l.Request, l.Attempt}]
+	if mark == nil && (l.Seq < v.report.FromSeq || l.Seq > v.last) {
+		k.Outside++
+		return
+	}
+	if b != nil {
+		b.billed = b.billed.Plus(l.Change)
+	}
+	switch {
+	case mark == nil:
+		d.What = "a line that the log does not come to"
+	case mark.seen:
+		d.What = "a line stands twice in billing"
+	case mark.sum != sumOf(text):
+		d.What = "another line in billing"
+		if b != nil {
+			d.Log = fmt.Sprintf("the attempt comes to %+v", b.log)
+		}
+	default:
+		k.Agree++
+	}
+	if mark != nil {
+		mark.seen = true
+	}
+	if d.What != "" {
+		v.differs(d)
+	}
+}
+
+// audit compares the records of requests with what the log comes to.
+func (v *verifier) audit(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, log journal.Info) error {
+	stream := access.BucketStream(access.BucketGenerations)
+	state, err := streamState(ctx, js, stream)
+	if err != nil || state == nil || state.State.Msgs == 0 {
+		return err
+	}
+	k := &keptCount{}
+	v.report.Audit = k
+	position := uint64(0)
+	seen := map[attemptKey]bool{}
+	prefix := "$KV." + access.BucketGenerations + "."
+	err = readStream(ctx, nc, stream, "", state.State.FirstSeq, state.State.LastSeq, func(m *stored) error {
+		if key := m.subject[min(len(prefix), len(m.subject)):]; len(key) > 0 && key[0] == '_' {
+			var p struct {
+				Seq     uint64
+				Created time.Time
+			}
+			if json.Unmarshal(m.data, &p) == nil && p.Created.Equal(log.Created) {
+				position = max(position, p.Seq)
+			}
+			return nil
+		}
+		var rec generation.Record
+		if err := json.Unmarshal(m.data, &rec); err != nil || m.subject != prefix+auditor.KeyOf(rec.ID) {
+			return nil // a mark of something deleted
+		}
+		if rec.AsOf.Log != 0 && int64(rec.AsOf.Log) != log.Created.UnixNano() {
+			k.Outside++
+			return nil
+		}
+		v.audited(k, &rec, seen)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for key, b := range v.attempts {
+		switch {
+		case seen[key] || !b.final:
+			b.noAudit = b.noAudit || !seen[key] && b.log != (usage.Amounts{})
+		case b.seq > position:
+			k.Behind++
+			b.noAudit = true
+		case noLongerKept(state, b.at):
+			k.Outside++
+			b.noAudit = true
+		default:
+			v.differs(difference{What: "a request has no audit record", Org: b.org, Day: dayOf(b.at), Request: key.request, Attempt: key.attempt, Seq: b.seq})
+		}
+	}
+	return nil
+}
+
+// noLongerKept says whether a stream may have dropped what was written at an instant: by its age, or to make room.
+func noLongerKept(s *jetstream.StreamInfo, at int64) bool {
+	old := s.Config.MaxAge > 0 && time.Since(time.Unix(0, at)) >= s.Config.MaxAge
+	full := s.Config.Discard == jetstream.DiscardOld && s.Config.MaxBytes > 0 && s.State.Bytes > uint64(s.Config.MaxBytes)/10*9
+	return old || full && at <= s.State.FirstTime.UnixNano()
+}
+
+// audited compares one record.
+func (v *verifier) audited(k *keptCount, rec *generation.Record, seen map[attemptKey]bool) {
+	if rec.Org == events.Platform {
+		return
+	}
+	for i := range rec.Attempts {
+		a := &rec.Attempts[i]
+		key := attemptKey{rec.ID, a.Attempt}
+		b := v.attempts[key]
+		if b == nil && (a.Seq < v.report.FromSeq || a.Seq > v.last) || b != nil && !b.final && !v.whole {
+			k.Outside++
+			continue
+		}
+		kept, counted := auditedAmounts(a)
+		d := difference{Org: rec.Org, Day: dayOf(int64(a.ReservedAt)), Request: rec.ID, Attempt: a.Attempt, Seq: a.Seq, Kept: fmt.Sprintf("%+v", kept)}
+		switch {
+		case b == nil || !b.final:
+			if !counted || b != nil && b.log == kept {
+				continue
+			}
+			if rec.AsOf.Seq <= v.last {
+				d.What = "the audit has a final that the log does not come to"
+			}
+		case b.seq > rec.AsOf.Seq && b.log != kept: // the record is older than the final or its correction
+			continue
+		case b.log != kept:
+			if rec.AsOf.Seq <= v.last { // else it may know of what came after
+				d.What, d.Log = "another amount in the audit", fmt.Sprintf("%+v", b.log)
+			}
+		default:
+			k.Agree++
+		}
+		seen[key] = true
+		if b != nil {
+			b.audit = kept
+		}
+		if d.What != "" {
+			v.differs(d)
+		}
+	}
+}
+
+// auditedAmounts gives what an audit record says that an attempt came to; counted is false if it has no final.
+func auditedAmounts(a *generation.Attempt) (kept usage.Amounts, counted bool) {
+	if a.Verdict == generation.VerdictRefused || !a.Final && a.Correction == nil {
+		return usage.Amounts{}, false
+	}
+	var u events.Usage
+	if a.Usage != nil && a.Final {
+		u = *a.Usage
+	}
+	if a.CostNano != nil {
+		kept.CostNano = *a.CostNano
+	}
+	if c := a.Correction; c != nil {
+		u, kept.CostNano = c.Usage, c.CostNano
+	}
+	kept.InputTokens, kept.CachedTokens, kept.CacheWriteTokens = u.InputTokens, u.CachedTokens, u.CacheWriteTokens
+	kept.OutputTokens, kept.ReasoningTokens = u.OutputTokens, u.ReasoningTokens
+	return kept, true
+}
+
+// money follows balances by what lines cost, apart from the fold: credits less debits is the total.
+type money struct {
+	totals  map[events.Meter]int64
+	credits map[string]bool                   // org, 0, reference
+	asked   map[events.RequestID]askedBalance // reserves with a balance claim
+	holds   map[events.RequestID]events.Meter // requests that are debited
+}
+
+type askedBalance struct {
+	seq   uint64
+	meter events.Meter
+}
+
+func newMoney() money {
+	return money{map[events.Meter]int64{}, map[string]bool{}, map[events.RequestID]askedBalance{}, map[events.RequestID]events.Meter{}}
+}
+
+func (m *money) record(r *events.Record) {
+	if r.Fault != "" {
+		return
+	}
+	switch d := r.Data.(type) {
+	case *events.Credit:
+		ref := string(d.Org) + "\x00" + d.Reference
+		if m.credits[ref] || d.AmountNano > events.MaxAmount || d.AmountNano < -events.MaxAmount {
+			return
+		}
+		m.credits[ref] = true
+		m.totals[events.NewMeter(events.ScopeOrg, "balance", string(d.Org))] += d.AmountNano
+	case *events.Reserve:
+		for i := range d.Claims {
+			if d.Claims[i].Kind == events.Balance {
+				m.asked[d.Request] = askedBalance{r.Seq, d.Claims[i].Meter}
+			}
+		}
+	}
+}
+
+// decided notes which requests are debited from now on. Verdicts come before the lines of the same record.
+func (m *money) decided(v *events.Verdict) {
+	if a, known := m.asked[v.Request]; known && a.seq == v.Seq {
+		if delete(m.asked, v.Request); v.Admitted {
+			m.holds[v.Request] = a.meter
+		}
+	}
+}
+
+func (m *money) line(l *usage.Line) {
+	if meter, prepaid := m.holds[l.Request]; prepaid && l.State == usage.Settled {
+		m.totals[meter] -= l.CostNano
+	}
+}
+
+// check compares with the fold: credits - debits - holds = available.
+func (m *money) check(f *admission.Fold, differs func(difference)) {
+	for _, r := range f.Meters() {
+		if r.Kind != events.Balance {
+			continue
+		}
+		if want := m.totals[r.Meter]; r.Total != want || r.Available != want-r.Used {
+			differs(difference{What: "a balance", Log: fmt.Sprintf("%s: credits less debits is %d, less holds %d", r.Meter, want, want-r.Used),
+				Kept: fmt.Sprintf("total %d, available %d", r.Total, r.Available)})
+		}
+	}
+}

@@ -1,0 +1,426 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/events/eventstest"
+	"github.com/weirhq/weir/events/journal"
+	"github.com/weirhq/weir/events/journal/access"
+	"github.com/weirhq/weir/projections/generation"
+	"github.com/weirhq/weir/projections/projector"
+	"github.com/weirhq/weir/projections/usage"
+	"github.com/weirhq/weir/services/auditor"
+	"github.com/weirhq/weir/services/biller"
+)
+
+// verified is a broker with everything that keeps what a log comes to.
+type verified struct {
+	*liveBroker
+	t      *testing.T
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	biller *biller.Biller
+	audit  *auditor.Auditor
+	stop   func()
+	stated int
+}
+
+func startVerified(t *testing.T) *verified {
+	t.Helper()
+	v := &verified{liveBroker: startLive(t), t: t}
+	name := "keeper-abcdefgh"
+	var err error
+	if v.nc, err = v.broker.Connect(access.Identity{Name: name, Roles: []access.Role{access.System}}, journal.Options(name)...); err != nil {
+		t.Fatal(err)
+	}
+	if v.js, err = jetstream.New(v.nc); err != nil {
+		t.Fatal(err)
+	}
+	// As the biller makes it, but for messages that may be deleted.
+	_, err = v.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: biller.Stream, Subjects: []string{"usage.>"}, AllowDirect: true,
+		Discard: jetstream.DiscardNew, MaxAge: biller.DefaultMaxAge, MaxBytes: -1, Replicas: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := projector.New(projector.Config{Log: v.log, Conn: v.nc, Name: name, DataDir: v.dir})
+	if err == nil {
+		v.audit, err = auditor.New(auditor.Config{Conn: v.nc, Log: v.log, Name: name, Alone: true})
+	}
+	if err == nil {
+		v.biller, err = biller.New(biller.Config{Conn: v.nc, Log: v.log, Name: name, Alone: true, DataDir: v.dir, SaveEvery: 20 * time.Millisecond})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var group errgroup.Group
+	for _, run := range []func(context.Context) error{p.Run, v.audit.Run, v.biller.Run} {
+		group.Go(func() error { return run(ctx) })
+	}
+	v.stop = func() {
+		cancel()
+		if err := group.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(func() { cancel(); _ = group.Wait() })
+	v.eventually("a projector that answers", func() bool { ok, _ := p.Answering(); return ok })
+	return v
+}
+
+func (v *verified) eventually(what string, holds func() bool) {
+	v.t.Helper()
+	for end := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			v.t.Fatalf("in %s: not %s", patience, what)
+		}
+	}
+}
+
+// state appends facts of acme, a gateway's under its own subject.
+func (v *verified) state(facts ...events.Data) { v.t.Helper(); v.stateOf("acme", facts...) }
+
+// stateOf appends facts of an org.
+func (v *verified) stateOf(org events.Org, facts ...events.Data) {
+	v.t.Helper()
+	for _, d := range facts {
+		v.stated++
+		gateway := events.Gateway("")
+		if d.Kind().FromGateway() {
+			gateway = eventstest.Gateway
+		}
+		ev := eventstest.Event(fmt.Sprint("e", v.stated), d)
+		if ev.Org != events.Platform {
+			ev.Org = org
+		}
+		m, err := journal.Encode(ev, gateway)
+		if err == nil {
+			_, err = v.js.PublishMsg(v.t.Context(), m)
+		}
+		if err != nil {
+			v.t.Fatal(err)
+		}
+	}
+}
+
+// traffic appends requests: postpaid and prepaid, refused, tried twice, corrected, and one that runs on.
+func (v *verified) traffic() {
+	id := eventstest.RequestID
+	v.state(&events.Credit{Org: "acme", AmountNano: 1_000_000, Reference: "c1"}, &events.Credit{Org: "acme", AmountNano: 1_000_000, Reference: "c1"})
+	for k := range 40 {
+		claims := []events.Claim{eventstest.Slot("org/acme/concurrency", 100)}
+		switch k % 4 {
+		case 1:
+			claims = append(claims, eventstest.Hold("org/acme/balance", 5000))
+		case 2:
+			claims = append(claims, eventstest.Tokens("org/acme/tpm", 10, 1))
+		}
+		d := eventstest.Reserve(id(k), claims...)
+		if k%5 == 0 {
+			d.Org = "beta"
+		}
+		v.stateOf(d.Org, d)
+		if k == 38 {
+			continue
+		}
+		final := eventstest.Final(id(k), int64(100+k), int64(k), int64(1000+k))
+		if k%4 == 3 {
+			first := *eventstest.Release(id(k))
+			first.Of, first.Dispatched = events.OfAttempt, events.DispatchedNo
+			again := *d
+			again.Attempt, final.Attempt = 1, 1
+			v.stateOf(d.Org, &first, &again)
+		}
+		v.stateOf(d.Org, final, eventstest.Release(id(k)))
+	}
+	last := eventstest.Reserve(id(60))
+	v.state(last, &events.Correction{Request: id(1), Revision: 1, Usage: events.Usage{InputTokens: 90, OutputTokens: 1}, CostNano: 900, Reason: "r"},
+		&events.Credit{Org: "acme", AmountNano: 101, Reference: "correction/1"})
+	v.settle()
+}
+
+// settle waits until everything is kept.
+func (v *verified) settle() {
+	v.t.Helper()
+	v.eventually("all kept", func() bool {
+		info, err := v.log.Info(v.t.Context())
+		if err != nil {
+			v.t.Fatal(err)
+		}
+		b, a := v.biller.Status(), v.audit.Status()
+		return b.Pending == 0 && b.Applied+2 >= info.Last && a.Position+2 >= info.Last // what verdicts there are to come is little
+	})
+}
+
+func (v *verified) verify() (*verification, string, error) {
+	v.t.Helper()
+	flags := sourceFlags{Log: v.url, Credentials: v.secret, DataDir: v.dir}
+	var report verification
+	var out bytes.Buffer
+	err := (&verifyCommand{flags, true}).run(v.t.Context(), "", &out)
+	if parse := json.Unmarshal(out.Bytes(), &report); parse != nil {
+		v.t.Fatalf("%v: %s", err, out.String())
+	}
+	var text bytes.Buffer
+	if again := (&verifyCommand{flags, false}).run(v.t.Context(), "", &text); (again == nil) != (err == nil) {
+		v.t.Errorf("for reading: %v, as JSON: %v", again, err)
+	}
+	return &report, text.String(), err
+}
+
+// found counts the differences of a kind.
+func (r *verification) found(what string) (n int, requests []events.RequestID) {
+	for _, d := range r.Difference {
+		if strings.Contains(d.What, what) {
+			n++
+			requests = append(requests, d.Request)
+		}
+	}
+	return n, requests
+}
+
+func TestVerifyAgrees(t *testing.T) {
+	v := startVerified(t)
+	v.traffic()
+	r, text, err := v.verify()
+	if err != nil || r.Found != 0 {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	if r.Lines < 25 || r.Billing.Agree != r.Lines || r.Billing.Behind != 0 || r.Audit.Agree < 20 || r.Live != 1 || r.Refused < 9 || r.Chained == 0 || r.Verdicts < 40 || r.Packs == 0 {
+		t.Errorf("little was proven:\n%s", text)
+	}
+	orgs := map[events.Org]bool{}
+	for _, d := range r.Days {
+		orgs[d.Org] = true
+		if d.Billing == nil || d.Audit == nil || *d.Billing != d.Log || *d.Audit != d.Log || d.Attempts == 0 {
+			t.Errorf("a day that does not agree: %+v\n%s", d, text)
+		}
+	}
+	if !orgs["acme"] || !orgs["beta"] {
+		t.Errorf("orgs %v", orgs)
+	}
+	for _, want := range []string{"no difference", "billing", "by audit"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+func TestVerifyFindsWhatBillingHasOtherwise(t *testing.T) {
+	v := startVerified(t)
+	v.traffic()
+	v.stop()
+	stream, err := v.js.Stream(t.Context(), biller.Stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	message := func(seq uint64) (*nats.Msg, usage.Line) {
+		m, err := stream.GetMsg(t.Context(), seq)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := usage.Decode(m.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		header := nats.Header{}
+		for name, values := range m.Header {
+			if !strings.HasPrefix(name, "Nats-") {
+				header[name] = values
+			}
+		}
+		return &nats.Msg{Subject: m.Subject, Header: header, Data: m.Data}, l
+	}
+	publish := func(m *nats.Msg) {
+		if _, err := v.js.PublishMsg(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, gone := message(2)
+	if err := stream.DeleteMsg(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	twice, doubled := message(3)
+	publish(twice)
+	changed, dearer := message(4)
+	if err := stream.DeleteMsg(t.Context(), 4); err != nil {
+		t.Fatal(err)
+	}
+	dearer.CostNano++
+	dearer.Change.CostNano++
+	changed.Data = dearer.Encode()
+	publish(changed)
+	invented, l := message(5)
+	l.ID, l.Request = "invented", "nobody"
+	invented.Data = l.Encode()
+	publish(invented)
+
+	r, text, err := v.verify()
+	if !errors.Is(err, errDiffers) || r.Found != 4 {
+		t.Errorf("%v\n%s", err, text)
+	}
+	for what, want := range map[string]events.RequestID{"missing from billing": gone.Request, "stands twice": doubled.Request, "another line": dearer.Request, "does not come to": "nobody"} {
+		if n, requests := r.found(what); n != 1 || requests[0] != want {
+			t.Errorf("%s: %d of %v, want %s", what, n, requests, want)
+		}
+	}
+	differs := 0
+	for _, d := range r.Days {
+		if d.Billing == nil || d.Billing.CostNano != d.Log.CostNano {
+			differs++
+		}
+	}
+	if differs == 0 {
+		t.Errorf("no day differs:\n%s", text)
+	}
+}
+
+func TestVerifyFindsWhatTheAuditHasOtherwise(t *testing.T) {
+	v := startVerified(t)
+	v.traffic()
+	v.stop()
+	key := func(k int) string { return "$KV.generations." + auditor.KeyOf(eventstest.RequestID(k)) }
+	stream, err := v.js.Stream(t.Context(), "KV_generations")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := stream.GetLastMsgForSubject(t.Context(), key(4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rec generation.Record
+	if err := json.Unmarshal(m.Data, &rec); err != nil {
+		t.Fatal(err)
+	}
+	rec.Attempts[0].Usage.OutputTokens++
+	text, err := json.Marshal(&rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k, data := range map[int][]byte{4: text, 9: []byte(`{}`)} {
+		if _, err := v.js.Publish(t.Context(), key(k), data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, out, err := v.verify()
+	if !errors.Is(err, errDiffers) || r.Found != 2 {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for what, k := range map[string]int{"another amount in the audit": 4, "no audit record": 9} {
+		if n, requests := r.found(what); n != 1 || requests[0] != eventstest.RequestID(k) {
+			t.Errorf("%s: %d of %v", what, n, requests)
+		}
+	}
+}
+
+func TestVerifyFindsForgedVerdicts(t *testing.T) {
+	v := startVerified(t)
+	v.traffic()
+	v.stop()
+	id := eventstest.RequestID(80)
+	d := eventstest.Reserve(id, eventstest.Tokens("org/acme/tpm", 10, 1))
+	v.state(d)
+	info, err := v.log.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	admitted := eventstest.Admitted(d, info.Last, time.Now().UnixNano())
+	v.state(&events.Verdicts{FromSeq: info.Last, ToSeq: info.Last, Rules: 1, StateHash: "0123456789abcdef", Chain: strings.Repeat("ab", 32), Verdicts: []events.Verdict{
+		admitted, eventstest.Admitted(eventstest.Reserve("nobody"), info.Last, admitted.Time)}})
+	r, text, err := v.verify()
+	if !errors.Is(err, errDiffers) {
+		t.Errorf("%v\n%s", err, text)
+	}
+	for _, what := range []string{"another verdict", "the fold's state", "the hash chain is broken", "a verdict that the log does not give"} {
+		if n, _ := r.found(what); n != 1 {
+			t.Errorf("%s: %d\n%s", what, n, text)
+		}
+	}
+}
+
+// A log whose beginning is gone is folded on from a state that the biller kept.
+func TestVerifyFromAState(t *testing.T) {
+	v := startVerified(t)
+	v.state(&events.Credit{Org: "acme", AmountNano: 1_000_000, Reference: "c0"})
+	var start biller.Start
+	v.eventually("a state", func() bool {
+		info, err := v.log.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		start, found, err = biller.EarliestStart(v.dir, info.Created, 1)
+		return err == nil && found
+	})
+	v.traffic()
+	v.stop()
+	info, err := v.log.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := newVerifier()
+	check.continueFrom(start)
+	l := &liveLog{log: v.log, conn: v.nc}
+	err = check.log(t.Context(), l, start.Applied+1, info.Last, newProgress("verifying"))
+	if err == nil {
+		err = errors.Join(check.billing(t.Context(), v.nc, v.js, info), check.audit(t.Context(), v.nc, v.js, info))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := check.finish(); r.Found != 0 || r.Chained == 0 || r.Billing.Agree != r.Lines || r.Lines < 25 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestVerifyFile(t *testing.T) {
+	v := startVerified(t)
+	v.traffic()
+	v.stop()
+	var recording, forged bytes.Buffer
+	err := v.log.Read(t.Context(), 0, 0, func(r events.Record) error {
+		line, err := lineOf(&r)
+		recording.Write(append(line, '\n'))
+		if r.Kind() == events.KindVerdicts {
+			line = bytes.ReplaceAll(line, []byte(`"outcome":"refused"`), []byte(`"outcome":"admitted"`))
+		}
+		forged.Write(append(line, '\n'))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "log.jsonl")
+	run := func(text []byte) (string, error) {
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		err := (&verifyCommand{sourceFlags{File: file}, false}).run(t.Context(), "", &out)
+		return out.String(), err
+	}
+	if out, err := run(recording.Bytes()); err != nil || !strings.Contains(out, "no difference") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, err := run(forged.Bytes()); !errors.Is(err, errDiffers) || !strings.Contains(out, "another verdict") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	var out bytes.Buffer
+	if err := (&verifyCommand{sourceFlags{File: recordedLog}, false}).run(t.Context(), "", &out); err != nil {
+		t.Errorf("%s: %v\n%s", recordedLog, err, out.String())
+	}
+}
