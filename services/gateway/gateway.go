@@ -166,6 +166,9 @@ func (g *Gateway) Reload() error { return g.authority.Reload() }
 // Handler is what Run serves at Addr.
 func (g *Gateway) Handler() http.Handler { return g.server }
 
+// Outage says whether the log is out of reach, and how much of what was done without it the log does not have yet.
+func (g *Gateway) Outage() (out bool, spooled int) { return g.reach.Out(), g.spool.Waiting() }
+
 // Book is the gateway's reservations.
 func (g *Gateway) Book() *reservation.Book { return g.book }
 

@@ -29,6 +29,16 @@ func (g *Gateway) registerGauges(r prometheus.Registerer) {
 	counter("publish_retries_total", "Messages sent again.", func() float64 { return float64(g.publisher.Stats().Retries) })
 	counter("strays_released_total", "Reservations that the log held for this gateway and it did not.", func() float64 { return float64(g.book.Stats().Strays.Load()) })
 	counter("refusals_unreported_total", "The gateway's own refusals that the audit will not show.", func() float64 { return float64(g.reporter.Lost()) })
+	gauge("outage", "1 while the log is out of reach and nobody waits for it.", func() float64 {
+		if g.reach.Out() {
+			return 1
+		}
+		return 0
+	})
+	gauge("spool_events", "Events of requests admitted without the log that it does not have yet.", func() float64 { return float64(g.spool.Waiting()) })
+	counter("local_admissions_total", "Attempts admitted without the log.", func() float64 { return float64(g.book.Stats().Local.Load()) })
+	counter("lapse_cancelled_total", "Calls of closed scopes ended because the lease could not be renewed.", func() float64 { return float64(g.book.Stats().Lapsed.Load()) })
+	counter("over_after_lapse_total", "Requests that ran on when their lease may have ended.", func() float64 { return float64(g.book.Stats().OverAfterLapse.Load()) })
 	r.MustRegister(newModelGauges(g))
 }
 

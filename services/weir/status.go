@@ -31,6 +31,7 @@ type processStatus struct {
 	Gateway   *gatewayStatus   `json:"gateway,omitempty"`
 	Projector *projectorStatus `json:"projector,omitempty"`
 	Log       *logStatus       `json:"log,omitempty"`
+	Ledger    *ledgerStatus    `json:"ledger,omitempty"`
 }
 
 type gatewayStatus struct {
@@ -38,6 +39,15 @@ type gatewayStatus struct {
 	Epoch        int64  `json:"epoch"`
 	Reservations int    `json:"reservations"`
 	Unanswered   int    `json:"unanswered"`
+	Outage       bool   `json:"outage"`
+	Spooled      int    `json:"spooled"`
+}
+
+// ledgerStatus is the mark of the right log: its high-water sequence, and why admission is stopped.
+type ledgerStatus struct {
+	ID  string `json:"id"`
+	Seq uint64 `json:"seq"`
+	Why string `json:"why,omitempty"`
 }
 
 type projectorStatus struct {
@@ -77,6 +87,11 @@ func (n *node) status(ctx context.Context) processStatus {
 	if n.gateway != nil {
 		book := n.gateway.Book()
 		s.Gateway = &gatewayStatus{Address: n.gateway.Addr().String(), Epoch: book.Epoch(), Reservations: book.Live(), Unanswered: book.Unanswered()}
+		s.Gateway.Outage, s.Gateway.Spooled = n.gateway.Outage()
+	}
+	if n.ledger != nil {
+		m := n.ledger.Mark()
+		s.Ledger = &ledgerStatus{m.ID, m.Seq, n.ledger.Why()}
 	}
 	if n.projector != nil {
 		s.Projector = projectorState(ctx, n.projector)
@@ -185,8 +200,18 @@ func (s *processStatus) print(out io.Writer) error {
 	} else {
 		fmt.Fprintf(t, "log\tout of reach\n")
 	}
+	if l := s.Ledger; l != nil {
+		state := "agrees"
+		if l.Why != "" {
+			state = l.Why
+		}
+		fmt.Fprintf(t, "ledger\t%s, sequence %d, %s\n", l.ID, l.Seq, state)
+	}
 	if g := s.Gateway; g != nil {
 		fmt.Fprintf(t, "gateway\t%s, epoch %d, %d reservations, %d unanswered\n", g.Address, g.Epoch, g.Reservations, g.Unanswered)
+		if g.Outage || g.Spooled > 0 {
+			fmt.Fprintf(t, "outage\tlog out of reach %t, %d events spooled\n", g.Outage, g.Spooled)
+		}
 	}
 	if p := s.Projector; p != nil {
 		state := "ready"
