@@ -10,6 +10,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/test/e2e/stack"
 )
 
 // binary is the product as users run it, built once.
@@ -131,6 +134,21 @@ func TestAGatewayDiesWithASpool(t *testing.T) {
 	w.listening()
 	w.gateways[0].start()
 	w.ready()
+	log, closeLog := w.log()
+	defer closeLog()
+	ended := 0
+	w.until("each call that was spooled has its end in the log", func() bool {
+		story := stack.Read(t, log)
+		spooled := 0
+		ended = 0
+		for _, trail := range story.Requests {
+			if len(trail.Reserves) > 0 && trail.Reserves[0].Mode == events.ModeBoundedLocal {
+				spooled++
+				ended += len(trail.Ended())
+			}
+		}
+		return spooled == 4 && ended == 4
+	})
 	line(t, "a gateway died in the middle of a call that only its spool knows", say(all), w.check(all, checks{killed: true}))
 }
 
