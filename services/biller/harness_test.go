@@ -38,11 +38,15 @@ type node struct {
 	js     jetstream.JetStream
 	log    *journal.Log
 	ids    int
+	secret string // of who may join by TCP, if anybody
 }
 
-func newNode(t testing.TB) *node {
+func newNode(t testing.TB) *node { t.Helper(); return newNodeWith(t, embedded.Config{}) }
+
+func newNodeWith(t testing.TB, cfg embedded.Config) *node {
 	t.Helper()
-	broker, err := embedded.Start(t.Context(), embedded.Config{DataDir: t.TempDir()})
+	cfg.DataDir = t.TempDir()
+	broker, err := embedded.Start(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
