@@ -398,3 +398,68 @@ func TestFallsComeTrue(t *testing.T) {
 		}
 	})
 }
+
+// TestGaugesAreWhatIsHeld: "A gauge is exactly the sum held by live reservations": what the fold lists by request adds up to what the
+// meter shows, and is what the twin's reservations hold.
+func TestGaugesAreWhatIsHeld(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f, w := admission.New(), twin.New()
+		records := Log(t)
+		for i := range records {
+			f.Apply(&records[i])
+			w.Apply(records[i])
+			gauges := w.Gauges()
+			for _, m := range f.Meters() {
+				var sum int64
+				f.Holdings(m.Meter, func(h admission.Holding) { sum += h.Amount })
+				switch m.Kind {
+				case events.Gauge:
+					if sum != m.Used || sum != gauges[m.Meter] {
+						t.Fatalf("after line %d: %s shows %d, %d are listed, reservations hold %d", i+1, m.Meter, m.Used, sum, gauges[m.Meter])
+					}
+					delete(gauges, m.Meter)
+				case events.Balance:
+					if sum != m.Used {
+						t.Fatalf("after line %d: %s holds %d, %d are listed", i+1, m.Meter, m.Used, sum)
+					}
+				case events.Window, events.Budget: // what settled requests charged is not listed
+					if sum > m.Used {
+						t.Fatalf("after line %d: %s shows %d, %d are listed", i+1, m.Meter, m.Used, sum)
+					}
+				}
+			}
+			for name, held := range gauges {
+				if held != 0 {
+					t.Fatalf("after line %d: %s shows nothing, reservations hold %d", i+1, name, held)
+				}
+			}
+		}
+	})
+}
+
+// TestDrainMissesNothing: who keeps what Drain gives knows every meter that does not fall by itself.
+func TestDrainMissesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := admission.New()
+		kept := map[events.Meter]admission.Reading{}
+		records := Log(t)
+		every := rapid.IntRange(1, 5).Draw(t, "every")
+		for i := range records {
+			f.Apply(&records[i])
+			if i%every != 0 {
+				continue
+			}
+			f.Drain(func(r admission.Reading) { kept[r.Meter] = r })
+			for _, m := range f.Meters() {
+				if k := kept[m.Meter]; (m.Kind == events.Gauge || m.Kind == events.Balance) && (k.Used != m.Used || k.Available != m.Available || k.Waiting != m.Waiting) {
+					t.Fatalf("after line %d: %s shows %d, %d available, %d waiting; kept are %d, %d, %d", i+1, m.Meter, m.Used, m.Available, m.Waiting, k.Used, k.Available, k.Waiting)
+				}
+			}
+			for name, k := range kept {
+				if now, _ := f.Reading(name); k.Kind == events.Gauge && k.Used != now.Used {
+					t.Fatalf("after line %d: %s shows %d, kept are %d", i+1, name, now.Used, k.Used)
+				}
+			}
+		}
+	})
+}
