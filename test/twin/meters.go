@@ -236,7 +236,7 @@ func (t *Twin) judge(i int, c *events.Claim) (failure, bool) {
 		return failure{claim: i, reason: events.NoBalance}, false
 	case events.Pace: // "max(0, slot − now) ≤ queue_ms"
 		wait := t.used(c.Meter, m)
-		over.retry = add(wait, -c.QueueMS)
+		over.retry = add(wait, -max(c.QueueMS, -never))
 		return over, wait <= c.QueueMS
 	case events.Pause:
 		over.reason, over.retry = events.Paused, t.used(c.Meter, m)
