@@ -165,18 +165,18 @@ func (a *Authority) try(ctx context.Context, id string, decide func(*Tx) error) 
 		ctx, cancel = context.WithTimeout(ctx, ChangeWithin)
 		defer cancel()
 	}
-	if _, err := tx.writes(nil); err != nil { // before there is a fence
-		return Done{}, err
-	}
 	done := Done{}
-	if done.Versions, done.Fences, err = a.fence(ctx, id, tx); err != nil {
+	if done.Versions, err = a.versions(ctx, tx); err != nil {
 		return Done{}, err
 	}
 	writes, err := tx.writes(done.Versions)
 	if err != nil {
 		return Done{}, err
 	}
-	done.Mark, err = a.config.Backend.Commit(ctx, head, id, writes)
+	done.Mark, err = a.config.Backend.Commit(ctx, head, id, writes, func(ctx context.Context) (err error) {
+		done.Fences, err = a.fence(ctx, id, done.Versions)
+		return err
+	})
 	if Unsure(err) {
 		if head, again := a.config.Backend.Head(ctx); again == nil && head.ID == id {
 			done.Mark, err = head, nil
@@ -217,39 +217,55 @@ func (a *Authority) decide(decide func(*Tx) error) (*Tx, Mark, error) {
 	return tx, m.mark, nil
 }
 
-// fence publishes the fence of every org that the change touches: each above all versions before it, in the store and in the log.
-func (a *Authority) fence(ctx context.Context, id string, tx *Tx) (map[events.Org]int64, map[events.Org]uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, max(fenceWithin, time.Duration(len(tx.orgs))*10*time.Millisecond))
-	defer cancel()
-	before := make(map[events.Org]int64, len(tx.orgs))
+// versions gives every org that the change touches a version above all before it, in the store and in the log.
+func (a *Authority) versions(ctx context.Context, tx *Tx) (map[events.Org]int64, error) {
+	versions := make(map[events.Org]int64, len(tx.orgs))
 	a.config.Mirror.Read(func(s *authority.State, _ *authority.Snapshot) {
 		for org := range tx.orgs {
-			before[org] = s.Version(org)
+			versions[org] = s.Version(org) + 1
 		}
 	})
-	versions, fences := make(map[events.Org]int64, len(before)), make(map[events.Org]uint64, len(before))
 	var mu sync.Mutex
+	err := a.every(ctx, versions, func(ctx context.Context, org events.Org, next int64) error {
+		logged, err := a.logged(ctx, org)
+		if err == nil && logged >= next {
+			mu.Lock()
+			versions[org] = logged + 1
+			mu.Unlock()
+		}
+		return err
+	})
+	return versions, err
+}
+
+// fence publishes the fence of every org that the change touches, and gives their places in the log.
+func (a *Authority) fence(ctx context.Context, id string, versions map[events.Org]int64) (map[events.Org]uint64, error) {
+	fences := make(map[events.Org]uint64, len(versions))
+	var mu sync.Mutex
+	err := a.every(ctx, versions, func(ctx context.Context, org events.Org, version int64) error {
+		seq, err := a.config.Log.Publish(ctx, events.Event{ID: "fence/" + string(org) + "/" + id, Source: a.config.Source, Org: org,
+			Data: &events.Fence{Org: org, Version: version}})
+		if err != nil {
+			return &failure{err: fmt.Errorf("publish the fence of org %s: %w", org, err), unavailable: true}
+		}
+		mu.Lock()
+		fences[org] = seq
+		mu.Unlock()
+		return nil
+	})
+	return fences, err
+}
+
+// every calls f for every org, some at a time.
+func (a *Authority) every(ctx context.Context, versions map[events.Org]int64, f func(context.Context, events.Org, int64) error) error {
+	ctx, cancel := context.WithTimeout(ctx, max(fenceWithin, time.Duration(len(versions))*10*time.Millisecond))
+	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(fencers)
-	for org, version := range before {
-		group.Go(func() error {
-			logged, err := a.logged(ctx, org)
-			if err != nil {
-				return err
-			}
-			next := max(version, logged) + 1
-			seq, err := a.config.Log.Publish(ctx, events.Event{ID: "fence/" + string(org) + "/" + id, Source: a.config.Source, Org: org,
-				Data: &events.Fence{Org: org, Version: next}})
-			if err != nil {
-				return &failure{err: fmt.Errorf("publish the fence of org %s: %w", org, err), unavailable: true}
-			}
-			mu.Lock()
-			versions[org], fences[org] = next, seq
-			mu.Unlock()
-			return nil
-		})
+	for org, version := range maps.Clone(versions) {
+		group.Go(func() error { return f(ctx, org, version) })
 	}
-	return versions, fences, group.Wait()
+	return group.Wait()
 }
 
 // logged is the version of the org's newest fence in the log; 0 if the log holds none.

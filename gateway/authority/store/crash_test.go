@@ -103,7 +103,7 @@ func TestACrashAfterTheCommit(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.Commit(context.Background(), head, "next", []Write{{key("2"), []byte(`"change 2"`)}}); err != nil {
+			if _, err := s.Commit(context.Background(), head, "next", []Write{{key("2"), []byte(`"change 2"`)}}, nil); err != nil {
 				t.Fatal(err)
 			}
 			got := keptAt(t, open(), 2)
@@ -125,7 +125,7 @@ func TestALateWriter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Commit(ctx, head, "next", []Write{{key("0"), nil}, {key("1"), []byte(`"change 2"`)}}); err != nil {
+	if _, err := s.Commit(ctx, head, "next", []Write{{key("0"), nil}, {key("1"), []byte(`"change 2"`)}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := late.apply(ctx, 1, old); err != nil {
@@ -144,7 +144,7 @@ func TestChunksAreSwept(t *testing.T) {
 	for i := range 4000 {
 		writes = append(writes, Write{key(fmt.Sprint(i)), []byte(fmt.Sprintf("%100d", i))})
 	}
-	if _, err := s.Commit(context.Background(), Mark{}, "large", writes); err != nil {
+	if _, err := s.Commit(context.Background(), Mark{}, "large", writes, nil); err != nil {
 		t.Fatal(err)
 	}
 	keys, err := s.bucket.ListKeysFiltered(context.Background(), chunkPrefix+">")

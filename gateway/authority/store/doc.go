@@ -41,8 +41,9 @@ type Backend interface {
 	Head(ctx context.Context) (Mark, error)
 
 	// Commit makes a change of an id after base, whole or not at all. It fails with Conflict if another came first. Writes has each
-	// record at most once.
-	Commit(ctx context.Context, base Mark, id string, writes []Write) (Mark, error)
+	// record at most once. last, if any, is called when all is prepared, right before the change is made; its error refuses the change
+	// and is given back.
+	Commit(ctx context.Context, base Mark, id string, writes []Write, last func(context.Context) error) (Mark, error)
 
 	// Follow gives all that is kept, with Reset, and from then on each change in order, as one call of to at a time, until ctx ends. It
 	// may give everything again. It comes back from any failure of the connection by itself; the error is of what cannot be followed.

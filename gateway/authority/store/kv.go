@@ -173,39 +173,20 @@ func (s *KV) root(ctx context.Context) (r root, revision uint64, err error) {
 }
 
 // Commit makes a change after base.
-func (s *KV) Commit(ctx context.Context, base Mark, id string, writes []Write) (Mark, error) {
+func (s *KV) Commit(ctx context.Context, base Mark, id string, writes []Write, last func(context.Context) error) (Mark, error) {
 	doing := fmt.Sprintf("commit change %d", base.N+1)
-	if len(writes) > MaxWrites {
-		return Mark{}, &failure{err: fmt.Errorf("%s: it writes %d records, more than %d", doing, len(writes), MaxWrites), tooLarge: true}
-	}
-	last, revision, err := s.root(ctx)
+	next, all, err := s.prepare(ctx, base, id, writes)
 	if err != nil {
-		return Mark{}, fmt.Errorf("%s: %w", doing, err)
-	}
-	if revision != base.Revision || last.N != base.N {
-		return Mark{}, &failure{err: fmt.Errorf("%s: change %d is there already", doing, last.N), conflict: true}
-	}
-	if err := s.finish(ctx, &last); err != nil {
-		return Mark{}, fmt.Errorf("%s: finish change %d: %w", doing, last.N, err)
-	}
-	next := root{N: base.N + 1, ID: id}
-	all := make([]written, len(writes))
-	size := 0
-	for i, w := range writes {
-		if len(w.Value) > MaxRecord {
-			return Mark{}, &failure{err: fmt.Errorf("%s: record %s is %d bytes long: at most %d", doing, w.Ref, len(w.Value), MaxRecord), tooLarge: true}
-		}
-		all[i] = written{keyOf(w.Ref), w.Value}
-		size += len(all[i].Key) + len(w.Value) + 32
-	}
-	if size <= maxInline {
-		next.Writes = all
-	} else if next.Chunks, err = s.stage(ctx, id, all); err != nil {
 		return Mark{}, fmt.Errorf("%s: %w", doing, err)
 	}
 	value, err := json.Marshal(next)
 	if err != nil {
 		return Mark{}, fmt.Errorf("%s: %w", doing, err)
+	}
+	if last != nil {
+		if err := last(ctx); err != nil {
+			return Mark{}, err
+		}
 	}
 	committed, err := s.put(ctx, rootKey, value, base.Revision, 0)
 	if err != nil {
@@ -214,11 +195,44 @@ func (s *KV) Commit(ctx context.Context, base Mark, id string, writes []Write) (
 	mark := Mark{next.N, id, committed}
 	// From here on the change is made, whatever fails: what is not put now is put by who commits next.
 	if s.apply(ctx, next.N, all) == nil && next.Chunks > 0 {
-		if applied, err := s.applied(ctx, &next, committed); err == nil {
+		if applied, err := s.applied(ctx, next, committed); err == nil {
 			mark.Revision = applied
 		}
 	}
 	return mark, nil
+}
+
+// prepare finishes the change before and makes everything of the next one but root.
+func (s *KV) prepare(ctx context.Context, base Mark, id string, writes []Write) (next *root, all []written, err error) {
+	if len(writes) > MaxWrites {
+		return nil, nil, &failure{err: fmt.Errorf("it writes %d records, more than %d", len(writes), MaxWrites), tooLarge: true}
+	}
+	last, revision, err := s.root(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if revision != base.Revision || last.N != base.N {
+		return nil, nil, &failure{err: fmt.Errorf("change %d is there already", last.N), conflict: true}
+	}
+	if err := s.finish(ctx, &last); err != nil {
+		return nil, nil, fmt.Errorf("finish change %d: %w", last.N, err)
+	}
+	next = &root{N: base.N + 1, ID: id}
+	all = make([]written, len(writes))
+	size := 0
+	for i, w := range writes {
+		if len(w.Value) > MaxRecord {
+			return nil, nil, &failure{err: fmt.Errorf("record %s is %d bytes long: at most %d", w.Ref, len(w.Value), MaxRecord), tooLarge: true}
+		}
+		all[i] = written{keyOf(w.Ref), w.Value}
+		size += len(all[i].Key) + len(w.Value) + 32
+	}
+	if size <= maxInline {
+		next.Writes = all
+		return next, all, nil
+	}
+	next.Chunks, err = s.stage(ctx, id, all)
+	return next, all, err
 }
 
 // finish puts what the newest change wrote, if who committed it did not.

@@ -14,8 +14,10 @@ import (
 )
 
 const (
-	// buildEvery is how often at most a snapshot is made: what changes in between goes into one.
+	// buildEvery is how often at most a snapshot is made: what changes in between goes into one. A large one is made less often, so that
+	// making snapshots takes at most a tenth of the time, but so often at least as buildLeast.
 	buildEvery = 20 * time.Millisecond
+	buildLeast = 250 * time.Millisecond
 
 	// FreshWithin is how long Fresh waits for a change whose fence is in the log.
 	FreshWithin = time.Second
@@ -184,12 +186,14 @@ func (m *Mirror) builds(ctx context.Context) {
 		case <-m.work:
 		case <-timer.C:
 		}
+		begin := m.config.Now()
 		until := m.build()
+		rest := min(max(9*m.config.Now().Sub(begin), buildEvery), buildLeast)
 		timer.Reset(until)
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(buildEvery):
+		case <-time.After(rest):
 		}
 	}
 }

@@ -67,14 +67,14 @@ func (f *faults) set(commit, publish error, done bool) {
 	f.commit, f.publish, f.done = commit, publish, done
 }
 
-func (f *faults) Commit(ctx context.Context, base store.Mark, id string, writes []store.Write) (store.Mark, error) {
+func (f *faults) Commit(ctx context.Context, base store.Mark, id string, writes []store.Write, last func(context.Context) error) (store.Mark, error) {
 	f.mu.Lock()
 	err, done := f.commit, f.done
 	f.mu.Unlock()
-	if err != nil && !done {
-		return store.Mark{}, err
+	if err != nil && !done { // the fence is there, and the change is not
+		return store.Mark{}, errors.Join(last(ctx), err)
 	}
-	mark, made := f.Backend.Commit(ctx, base, id, writes)
+	mark, made := f.Backend.Commit(ctx, base, id, writes, last)
 	return mark, errors.Join(err, made)
 }
 
@@ -131,7 +131,7 @@ func TestTwoGatewaysFollow(t *testing.T) {
 		nc, _ := b.join() // over TCP, as a gateway may: it reads and cannot write
 		kv := open(t, nc, false)
 		short, cancel := context.WithTimeout(within(t), 300*time.Millisecond)
-		_, err := kv.Commit(short, store.Mark{}, "x", nil)
+		_, err := kv.Commit(short, store.Mark{}, "x", nil, nil)
 		if cancel(); err == nil {
 			t.Error("a gateway changed the authority")
 		}

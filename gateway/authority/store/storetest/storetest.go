@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -38,6 +39,7 @@ func Run(t *testing.T, fresh func(t *testing.T) (open func() Store)) {
 		{"an empty store", empty},
 		{"a change is seen by all", seen},
 		{"only the first of two changes is made", conflict},
+		{"the last word before a change", lastWord},
 		{"one of many at once", contention},
 		{"what is taken away stays away and can come again", away},
 		{"any id", ids},
@@ -151,7 +153,7 @@ func commit(t testing.TB, s store.Backend, id string, writes ...store.Write) sto
 	if err != nil {
 		t.Fatal(err)
 	}
-	mark, err := s.Commit(ctx, head, id, writes)
+	mark, err := s.Commit(ctx, head, id, writes, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,16 +197,56 @@ func conflict(t *testing.T, open func() Store) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Commit(ctx, base, "a", []store.Write{{Ref: ref("k"), Value: value("a")}}); err != nil {
+	if _, err := a.Commit(ctx, base, "a", []store.Write{{Ref: ref("k"), Value: value("a")}}, nil); err != nil {
 		t.Fatal(err)
 	}
-	_, err = b.Commit(ctx, base, "b", []store.Write{{Ref: ref("k"), Value: value("b")}, {Ref: ref("other"), Value: value("b")}})
+	_, err = b.Commit(ctx, base, "b", []store.Write{{Ref: ref("k"), Value: value("b")}, {Ref: ref("other"), Value: value("b")}}, nil)
 	if !store.Conflict(err) || store.Unsure(err) {
 		t.Fatalf("the second change: %v", err)
 	}
 	want := map[authority.Ref]string{ref("k"): `"a"`}
 	if got := follow(t, b, nil).at(1); cmp.Diff(want, got) != "" {
 		t.Error(cmp.Diff(want, got))
+	}
+}
+
+func lastWord(t *testing.T, open func() Store) {
+	s := open()
+	for _, n := range []int{1, 3000} { // a small change, and one that is prepared in parts
+		ctx := within(t)
+		base, err := s.Head(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var writes []store.Write
+		for i := range n {
+			writes = append(writes, store.Write{Ref: ref(fmt.Sprint(i)), Value: value(strings.Repeat("x", 200))})
+		}
+		refusal := errors.New("no")
+		if _, err := s.Commit(ctx, base, "refused", writes, func(context.Context) error { return refusal }); !errors.Is(err, refusal) || store.Unsure(err) {
+			t.Errorf("%d records: %v", n, err)
+		}
+		if head, err := open().Head(ctx); err != nil || head != base {
+			t.Errorf("%d records: a refused change was made: %+v, %v", n, head, err)
+		}
+		called := 0
+		mark, err := s.Commit(ctx, base, "made", writes, func(ctx context.Context) error {
+			called++
+			head, err := open().Head(ctx)
+			if head != base {
+				t.Errorf("%d records: it is there before the last word: %+v", n, head)
+			}
+			return err
+		})
+		if err != nil || called != 1 || mark.N != base.N+1 {
+			t.Errorf("%d records: called %d times, %+v, %v", n, called, mark, err)
+		}
+		if _, err := s.Commit(ctx, base, "late", writes, func(context.Context) error { called++; return nil }); !store.Conflict(err) || called != 1 {
+			t.Errorf("%d records: a change that is late had its last word: %v", n, err)
+		}
+	}
+	if got := follow(t, open(), nil).at(2); len(got) != 3000 {
+		t.Errorf("%d records", len(got))
 	}
 }
 
@@ -222,7 +264,7 @@ func contention(t *testing.T, open func() Store) {
 						return
 					}
 					id := fmt.Sprintf("%d-%d", w, i)
-					_, err = s.Commit(context.Background(), head, id, []store.Write{{Ref: ref(id), Value: value(i)}, {Ref: ref("last"), Value: value(head.N + 1)}})
+					_, err = s.Commit(context.Background(), head, id, []store.Write{{Ref: ref(id), Value: value(i)}, {Ref: ref("last"), Value: value(head.N + 1)}}, nil)
 					if err == nil {
 						break
 					}
@@ -376,7 +418,7 @@ func agree(t *testing.T, open func() Store) {
 
 func tooLarge(t *testing.T, open func() Store) {
 	s := open()
-	_, err := s.Commit(within(t), store.Mark{}, "x", []store.Write{{Ref: ref("k"), Value: value(strings.Repeat("x", store.MaxRecord))}})
+	_, err := s.Commit(within(t), store.Mark{}, "x", []store.Write{{Ref: ref("k"), Value: value(strings.Repeat("x", store.MaxRecord))}}, nil)
 	if !store.TooLarge(err) || store.Conflict(err) || store.Unavailable(err) || !strings.Contains(err.Error(), fmt.Sprint(store.MaxRecord)) {
 		t.Errorf("%v", err)
 	}
