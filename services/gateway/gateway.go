@@ -22,7 +22,9 @@ import (
 	"github.com/weirhq/weir/events/journal/access"
 	core "github.com/weirhq/weir/gateway"
 	"github.com/weirhq/weir/gateway/authority"
+	"github.com/weirhq/weir/gateway/authority/store"
 	"github.com/weirhq/weir/gateway/estimate"
+	"github.com/weirhq/weir/gateway/manage"
 	"github.com/weirhq/weir/gateway/outage/spool"
 	"github.com/weirhq/weir/gateway/relay"
 	"github.com/weirhq/weir/gateway/reservation"
@@ -72,6 +74,8 @@ type Config struct {
 	Ledger      *ledger.Ledger                        // knows whether the log is the right one; nil: any is
 	Dial        func(name string) (*nats.Conn, error) // joins the log as a gateway process that is gone; nil: Conn may speak for all
 	Forward     []string                              // client headers that go upstream beside the usual ones. Defaults to none.
+	Dynamic     Dynamic                               // authority made through the API; nil: that of the files alone
+	Manages     bool                                  // this process may change it: it serves /admin/ and /api/
 }
 
 // Gateway is a gateway process.
@@ -86,6 +90,8 @@ type Gateway struct {
 	set       *upstream.Set
 	relay     *relay.Relay
 	authority *authority.Watcher
+	mirror    *store.Mirror   // of dynamic authority; nil: there is none
+	manage    *manage.Handler // nil: this process does not manage
 	spool     *spool.Spool
 	reach     *reach
 	draining  atomic.Bool
@@ -108,6 +114,7 @@ func New(ctx context.Context, c Config) (*Gateway, error) {
 	if g.set, err = upstream.New(upstreams(g.authority.Current()), upstream.Options{Now: time.Now}); err != nil {
 		return nil, err
 	}
+	g.openDynamic()
 	publisher := journal.PublisherConfig{Gateway: c.Name, Now: time.Now}
 	if c.Projector == nil { // then the log is another's, and may not be read from here
 		publisher.Find = journal.Ask(c.Conn, access.SubjectFind)
@@ -126,13 +133,13 @@ func New(ctx context.Context, c Config) (*Gateway, error) {
 	g.book = reservation.NewBook(reservation.Config{Gateway: c.Name, Epoch: firstEpoch, Publisher: g.publisher, Projector: g.questions(), Now: time.Now,
 		MaybeAppended: journal.MaybeAppended, Spool: g.reach, Trusted: g.trusted})
 	if c.Ledger != nil {
-		c.Ledger.OnRecovered(g.book.Again)
+		c.Ledger.OnRecovered(g.reach.recovered)
 	}
 	g.reporter = reservation.NewReporter(c.Name, g.publisher, time.Now)
 	g.relay = relay.New(relay.Options{Connect: c.Config.Upstream.Connect, FirstByte: c.Config.Upstream.FirstByte, Idle: c.Config.Upstream.Idle, Now: time.Now})
 	meters := core.NewMetrics()
 	g.server = core.New(core.Config{
-		Gateway: c.Name, Authority: g.authority.Current, Book: g.book, Reporter: g.reporter, View: c.View, Upstream: g.set, Relay: g.relay,
+		Gateway: c.Name, Authority: g.current, Fresh: g.fresh, Book: g.book, Reporter: g.reporter, View: c.View, Upstream: g.set, Relay: g.relay,
 		Generations: c.Generations, Ratio: c.Ratio, Ready: g.why, Reach: g.reach, Allowance: g.reach.allowance, Settings: c.Config.Admission, MaxRequestBytes: c.Config.MaxRequestBytes,
 		Now: time.Now, NewID: newID, Forward: c.Forward, Logger: c.Logger, Meters: meters,
 	})
@@ -145,6 +152,7 @@ func New(ctx context.Context, c Config) (*Gateway, error) {
 	if c.Metrics != nil {
 		g.server.Handle("GET /metrics", c.Metrics)
 	}
+	g.mount()
 	if g.listener, err = net.Listen("tcp", c.Config.Listen); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen on %s: %w", c.Config.Listen, err), g.spool.Close())
 	}
@@ -181,10 +189,10 @@ func (g *Gateway) reloaded(r authority.Reloaded) {
 	for _, w := range r.Warnings {
 		g.c.Logger.Warn(w.String())
 	}
-	if err := g.set.Update(upstreams(r.Snapshot)); err != nil {
-		g.c.Logger.Error("the upstreams are not valid: the last valid ones stay in use", "error", err)
-		return
+	if g.mirror != nil {
+		g.mirror.SetStatic(r.Snapshot)
 	}
+	g.moved(g.current())
 	g.c.Logger.Info("the files of authority were read again", "keys", len(r.Snapshot.Keys), "models", len(r.Snapshot.Models))
 }
 
@@ -194,6 +202,9 @@ func (g *Gateway) why() string {
 		if why := g.c.Ledger.Why(); why != "" {
 			return why
 		}
+	}
+	if why := g.unread(); why != "" {
+		return why
 	}
 	if g.c.Projector != nil {
 		_, why := g.c.Projector.Answering()
@@ -228,6 +239,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	running.Go(func() error { return g.reporter.Run(work) })
 	running.Go(func() error { return g.set.Run(work) })
 	running.Go(func() error { return g.authority.Run(work) })
+	g.runDynamic(work, running)
 	detach, err := g.attach(work, running)
 	if err != nil {
 		stop()

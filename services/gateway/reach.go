@@ -48,8 +48,9 @@ type reach struct {
 	wake      chan struct{}
 	search    bool // an earlier try to publish the spool did not end
 
-	ticked atomic.Int64 // when run last looked, unix ns
-	awake  atomic.Int64 // since when the process runs without having stood still
+	floor  atomic.Uint64 // a sequence of the log before it was recovered: until it is passed, what the publisher has seen says nothing
+	ticked atomic.Int64  // when run last looked, unix ns
+	awake  atomic.Int64  // since when the process runs without having stood still
 
 	mu     sync.Mutex // of one look
 	looked time.Time
@@ -62,6 +63,12 @@ func newReach(g *Gateway, s *spool.Spool) *reach {
 	r.ticked.Store(now)
 	r.awake.Store(now)
 	return r
+}
+
+// recovered goes on with a log that was recovered, and may be shorter.
+func (r *reach) recovered() {
+	r.floor.Store(r.g.publisher.Stats().LastSeq)
+	r.g.book.Again()
 }
 
 // silent says whether the log has taken no lease for a while, though this process could send them.
@@ -167,7 +174,9 @@ func (r *reach) run(ctx context.Context) error {
 		}
 		r.tick()
 		if r.g.c.Ledger != nil && r.g.c.Projector == nil {
-			r.g.c.Ledger.Note(r.g.publisher.Stats().LastSeq, "", "")
+			if last := r.g.publisher.Stats().LastSeq; last > r.floor.Load() {
+				r.g.c.Ledger.Note(last, "", "")
+			}
 		}
 		switch connected := r.g.c.Conn.Status() == nats.CONNECTED; {
 		case r.Out():

@@ -14,9 +14,8 @@ import (
 
 // checks are what a row may have lost.
 type checks struct {
-	killed bool // a gateway died: the calls it had under way have no final
-	since  time.Time
-	lost   bool // the log was lost: only what was called since is in it
+	killed bool      // a gateway died: the calls it had under way have no final
+	since  time.Time // the log was lost before: only calls since then must be in it
 }
 
 // check waits until nothing is under way and compares what the clients were told, the upstream's record and the log. It says what was lost.
@@ -97,12 +96,15 @@ func (w *world) once(s *stack.Story) {
 
 // calls checks that each call had its intent and that the tokens of the log are the upstream's.
 func (w *world) calls(s *stack.Story, c checks) string {
-	var input, output, cut, told int64
+	var input, output, cut, told, gone int64
 	for _, call := range w.provider.Ledger().Calls() {
+		t := s.Requests[events.RequestID(call.RequestID)]
 		if call.Started.Before(c.since) {
+			if t == nil {
+				gone++
+			}
 			continue
 		}
-		t := s.Requests[events.RequestID(call.RequestID)]
 		if t == nil || !t.Admitted() {
 			w.tb.Errorf("call %d of request %s has no intent in the log", call.ID, call.RequestID)
 			continue
@@ -128,6 +130,9 @@ func (w *world) calls(s *stack.Story, c checks) string {
 	}
 	if told == 0 {
 		w.tb.Error("no call was made")
+	}
+	if gone > 0 {
+		return fmt.Sprintf("lost: what the log knew of %d calls; of those since then nothing (%d calls, %d and %d tokens on both sides)", gone, told, input, output)
 	}
 	if cut == 0 {
 		return fmt.Sprintf("lost: nothing (%d calls, %d and %d tokens on both sides)", told, input, output)
