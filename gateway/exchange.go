@@ -285,8 +285,9 @@ func (x *exchange) reserve(deployment string) bool {
 
 // refreshed plans again on newer authority, if there is any and it still lets the request in.
 func (x *exchange) refreshed() bool {
-	snap := x.s.config.Authority()
-	if snap.Fence(x.key.Org) == x.snap.Fence(x.key.Org) {
+	used := x.snap.Fence(x.key.Org)
+	snap := x.s.config.Fresh(x.r.Context(), x.key.Org, used+1)
+	if snap.Fence(x.key.Org) == used {
 		return false
 	}
 	key, denial := authority.Authenticate(snap, rawKey(x.r), x.s.config.Now())

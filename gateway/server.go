@@ -49,8 +49,10 @@ type Generations interface {
 
 // Config is what a server works with. All fields without a default are required.
 type Config struct {
-	Gateway     events.Gateway
-	Authority   func() *authority.Snapshot
+	Gateway   events.Gateway
+	Authority func() *authority.Snapshot
+	// Fresh gives the authority in which an org has at least a version, or after a bounded wait the current one. Defaults to Authority.
+	Fresh       func(ctx context.Context, org events.Org, atLeast int64) *authority.Snapshot
 	Book        *reservation.Book
 	Reporter    *reservation.Reporter
 	View        *kv.View // nil: every request goes to the log
@@ -92,6 +94,9 @@ func New(config Config) *Server {
 	}
 	if config.MaxInHand == 0 {
 		config.MaxInHand = DefaultMaxInHand
+	}
+	if config.Fresh == nil {
+		config.Fresh = func(context.Context, events.Org, int64) *authority.Snapshot { return config.Authority() }
 	}
 	if config.Meters == nil {
 		config.Meters = NewMetrics()

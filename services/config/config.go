@@ -283,6 +283,18 @@ func (c *Config) Source() authority.Source {
 	return authority.Source{Declared: c.Authority(), AuthFile: c.Auth, Optional: c.AuthOptional, Policies: c.Policies}
 }
 
+// Mode is how clients authenticate, as the file auth.yaml says now.
+func (c *Config) Mode() (authority.Mode, error) {
+	if _, err := os.Stat(c.Auth); c.Auth == "" || c.AuthOptional && errors.Is(err, os.ErrNotExist) {
+		return authority.ModeNone, nil
+	}
+	auth, err := authority.LoadAuth(c.Auth)
+	if err != nil {
+		return "", err
+	}
+	return auth.Mode, nil
+}
+
 // relative makes a path of the file relative to the file's directory.
 func (c *Config) relative(path string) string {
 	if path == "" || filepath.IsAbs(path) || c.File == "" {

@@ -25,6 +25,8 @@ import (
 	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/events/journal/embedded"
+	"github.com/weirhq/weir/gateway/authority"
+	"github.com/weirhq/weir/gateway/authority/store"
 	"github.com/weirhq/weir/gateway/estimate"
 	"github.com/weirhq/weir/projections/kv"
 	"github.com/weirhq/weir/projections/projector"
@@ -116,7 +118,12 @@ func (n *node) start(ctx context.Context) (err error) {
 		return err
 	}
 	if n.has(roleGateway) {
-		n.gateway, err = gateway.New(opening, gateway.Config{Config: n.config, Name: events.Gateway(n.name), Log: n.log, Conn: n.conn, Projector: n.projector,
+		dynamic, err := n.dynamic(opening)
+		if err != nil {
+			return err
+		}
+		n.gateway, err = gateway.New(opening, gateway.Config{Dynamic: dynamic, Manages: n.broker != nil,
+			Config: n.config, Name: events.Gateway(n.name), Log: n.log, Conn: n.conn, Projector: n.projector,
 			Ledger: n.ledger, Dial: n.dialAs(),
 			View: n.view, Generations: auditor.NewReader(n.conn), Ratio: n.ratio(),
 			Metrics: promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{}), Registry: n.registry, Logger: n.logger, Forward: n.forward})
@@ -157,6 +164,19 @@ func (n *node) project() (err error) {
 		n.ratios = auditor.NewRatios(n.conn)
 	}
 	return nil
+}
+
+// dynamic opens the authority that is made through the API, if the configuration lets any be made.
+func (n *node) dynamic(ctx context.Context) (gateway.Dynamic, error) {
+	auth, err := n.config.Mode()
+	if err != nil || auth != authority.ModeDynamic {
+		return nil, err
+	}
+	kv, err := store.OpenKV(ctx, n.conn, store.KVConfig{Create: n.broker != nil, Replicas: n.config.Log.Replicas})
+	if err != nil {
+		return nil, err // not kv, which would be no nil interface
+	}
+	return kv, nil
 }
 
 // ratio gives where learned tokens per byte come from.

@@ -1,0 +1,85 @@
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/gateway/authority"
+	"github.com/weirhq/weir/gateway/authority/store"
+	"github.com/weirhq/weir/gateway/manage"
+)
+
+// Dynamic is where authority that is made through the API is kept.
+type Dynamic interface {
+	store.Backend
+	store.Sessions
+}
+
+// openDynamic lays dynamic authority over that of the files, and takes in the management API where this process may write.
+func (g *Gateway) openDynamic() {
+	if g.c.Dynamic == nil {
+		return
+	}
+	g.mirror = store.NewMirror(store.MirrorConfig{Backend: g.c.Dynamic, Static: g.authority.Current(), Changed: g.moved, Now: time.Now, Logger: g.c.Logger})
+	if !g.c.Manages {
+		return
+	}
+	changes := store.New(store.Config{Backend: g.c.Dynamic, Mirror: g.mirror, Log: g.c.Log, Source: string(g.c.Name), NewID: uuid.NewString})
+	g.manage = manage.New(manage.Config{Authority: changes, Sessions: g.c.Dynamic, Log: g.c.Log, Source: string(g.c.Name),
+		AdminKeys: g.c.Config.AdminKeys, Now: time.Now, Random: rand.Reader, Logger: g.c.Logger})
+}
+
+// mount adds the management API to what is served.
+func (g *Gateway) mount() {
+	if g.manage == nil {
+		return
+	}
+	for _, prefix := range []string{"/admin/", "/api/"} {
+		g.server.Handle(prefix, http.Handler(g.manage))
+	}
+}
+
+// runDynamic follows dynamic authority until ctx ends.
+func (g *Gateway) runDynamic(ctx context.Context, running *errgroup.Group) {
+	if g.mirror != nil {
+		running.Go(func() error { return g.mirror.Run(ctx) })
+	}
+}
+
+// current is the authority to decide on.
+func (g *Gateway) current() *authority.Snapshot {
+	if g.mirror != nil {
+		return g.mirror.Current()
+	}
+	return g.authority.Current()
+}
+
+// fresh is the authority in which an org has at least a version, or after a bounded wait the current one.
+func (g *Gateway) fresh(ctx context.Context, org events.Org, atLeast int64) *authority.Snapshot {
+	if g.mirror != nil {
+		return g.mirror.Fresh(ctx, org, atLeast)
+	}
+	return g.authority.Current()
+}
+
+// moved takes new upstreams into use.
+func (g *Gateway) moved(s *authority.Snapshot) {
+	if err := g.set.Update(upstreams(s)); err != nil {
+		g.c.Logger.Error("the upstreams are not valid: the last valid ones stay in use", "error", err)
+	}
+}
+
+// unread says why dynamic authority cannot be used yet; empty: it can.
+func (g *Gateway) unread() string {
+	if g.mirror != nil && !g.mirror.Ready() {
+		return fmt.Sprintf("the authority of %s is being read", g.c.Name)
+	}
+	return ""
+}
