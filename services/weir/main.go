@@ -26,6 +26,7 @@ type cli struct {
 	Tail     tailCommand     `cmd:"" help:"Follow the log."`
 	Explain  explainCommand  `cmd:"" help:"Retell what was decided about a request, and why."`
 	Simulate simulateCommand `cmd:"" help:"Fold recorded traffic under other limits or more load."`
+	Verify   verifyCommand   `cmd:"" help:"Prove that log, audit and billing agree to the token and the nano-dollar."`
 	Recover  recoverCommand  `cmd:"" help:"Go on after the log was replaced, lost or cut, or after its clock was wrong."`
 	Replay   replayCommand   `cmd:"" help:"Fold a recorded log and print every verdict."`
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/weirhq/weir/projections/kv"
 	"github.com/weirhq/weir/projections/projector"
 	"github.com/weirhq/weir/services/auditor"
+	"github.com/weirhq/weir/services/biller"
 	"github.com/weirhq/weir/services/config"
 	"github.com/weirhq/weir/services/gateway"
 	"github.com/weirhq/weir/services/ledger"
@@ -41,10 +42,11 @@ const (
 	roleGateway   = "gateway"
 	roleProjector = "projector"
 	roleAuditor   = "auditor"
+	roleBiller    = "biller"
 	roleBroker    = "broker"
 )
 
-var allRoles = []string{roleBroker, roleProjector, roleAuditor, roleGateway}
+var allRoles = []string{roleBroker, roleProjector, roleAuditor, roleBiller, roleGateway}
 
 // diskShare is how much of the disk the log may fill, in percent: beyond it the log takes no more, and nothing is forgotten.
 const diskShare = 80
@@ -68,6 +70,7 @@ type node struct {
 	feed      *journal.Feed
 	projector *projector.Projector
 	auditor   *auditor.Auditor
+	biller    *biller.Biller
 	ratios    *auditor.Ratios // where no auditor learns in this process
 	view      *kv.View
 	gateway   *gateway.Gateway
@@ -151,7 +154,7 @@ func (n *node) project() (err error) {
 		registerProjector(n.registry, n.projector)
 	}
 	if n.has(roleAuditor) {
-		cfg := auditor.Config{Conn: n.conn, Log: n.log, Name: n.name, Alone: n.broker != nil && n.config.Log.Listen == "", Replicas: n.config.Log.Replicas, Logger: n.logger}
+		cfg := auditor.Config{Conn: n.conn, Log: n.log, Name: n.name, Alone: n.alone(), Replicas: n.config.Log.Replicas, Logger: n.logger}
 		if n.projector != nil {
 			cfg.Source = func(ctx context.Context, from journal.TapConfig) (auditor.Source, error) {
 				return n.feed.Follow(ctx, from), nil
@@ -163,8 +166,24 @@ func (n *node) project() (err error) {
 	} else if n.has(roleGateway) {
 		n.ratios = auditor.NewRatios(n.conn)
 	}
-	return nil
+	return n.bill()
 }
+
+// bill makes the biller.
+func (n *node) bill() (err error) {
+	if !n.has(roleBiller) {
+		return nil
+	}
+	cfg := biller.Config{Conn: n.conn, Log: n.log, Name: n.name, DataDir: n.config.DataDir, Alone: n.alone(), Replicas: n.config.Log.Replicas, Logger: n.logger}
+	if n.projector != nil {
+		cfg.Source = func(ctx context.Context, from journal.TapConfig) (biller.Source, error) { return n.feed.Follow(ctx, from), nil }
+	}
+	n.biller, err = biller.New(cfg)
+	return err
+}
+
+// alone says that no other process can have a role of this one's log.
+func (n *node) alone() bool { return n.broker != nil && n.config.Log.Listen == "" }
 
 // dynamic opens the authority that is made through the API, if the configuration lets any be made.
 func (n *node) dynamic(ctx context.Context) (gateway.Dynamic, error) {
@@ -230,7 +249,7 @@ func (n *node) identity() (roles []access.Role) {
 	if n.operator {
 		return []access.Role{access.Operator}
 	}
-	for role, may := range map[string]access.Role{roleGateway: access.Gateway, roleProjector: access.Projector, roleAuditor: access.Auditor} {
+	for role, may := range map[string]access.Role{roleGateway: access.Gateway, roleProjector: access.Projector, roleAuditor: access.Auditor, roleBiller: access.Biller} {
 		if n.has(role) {
 			roles = append(roles, may)
 		}
@@ -279,6 +298,9 @@ func (n *node) run(ctx context.Context) error {
 	}
 	if n.auditor != nil {
 		role(func(ctx context.Context) error { return n.guarded(ctx, n.auditor.Run) })
+	}
+	if n.biller != nil {
+		role(func(ctx context.Context) error { return n.guarded(ctx, n.biller.Run) })
 	}
 	if n.ratios != nil {
 		role(n.ratios.Run)
