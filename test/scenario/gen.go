@@ -100,8 +100,11 @@ var models = []model{
 	{name: "pool/%p/tokens", limit: 100, attempt: true, claim: events.Claim{Kind: events.Gauge, Life: events.LifeAttempt, Basis: "footprint"}},
 }
 
-// pauseModel is the pause's place in models.
-const pauseModel = 14
+// Places in models.
+const (
+	balanceModel = 12
+	pauseModel   = 14
+)
 
 var bases = []string{"total", "input", "output", "footprint", "cost", "money", "request", "slot"}
 
@@ -125,6 +128,11 @@ func Log(t *rapid.T) []events.Record {
 	}).Draw(t, "start")
 	p := newPlayer(start)
 	f := drawFlavour(newDraw(rapid.Uint64().Draw(t, "flavour")))
+	if f.funded {
+		for _, org := range orgs {
+			p.send("acct."+org+".credit", fmt.Sprintf(`{"org":%q,"amount_nano":100000,"reference":"first"}`, org))
+		}
+	}
 	for i, seed := range seeds {
 		s := f.step(newDraw(seed + uint64(i)))
 		p.play(&s)
@@ -152,11 +160,12 @@ type flavour struct {
 	spread  uint64 // how many orgs, keys, models and pools there are: a mask
 	hurry   int    // of 100 gaps, how many are ms whatever was drawn
 	waiting bool   // most may wait
+	funded  bool   // orgs begin with money
 	kinds   []string
 }
 
 func drawFlavour(d draw) flavour {
-	f := flavour{spread: pick(d, uint64(0), 0, 1), hurry: pick(d, 0, 50, 90, 97)}
+	f := flavour{funded: d.IntN(2) == 0, spread: pick(d, uint64(0), 0, 1), hurry: pick(d, 0, 50, 90, 97)}
 	f.meters = d.Perm(len(models))[:pick(d, 1, 2, 4, 7, len(models))]
 	if d.IntN(3) > 0 { // what may be waited on
 		f.meters = append(f.meters, pick(d, 2, 3, 9, 20), pick(d, 2, 3))
@@ -523,6 +532,10 @@ func (p *player) claims(d *events.Reserve, s *step) {
 	if s.few(36, 8) == 0 { // a provider's pool, with the pause that goes first
 		seen[pauseModel] = true
 		d.Claims = append(d.Claims, (&claimDraw{check: -1}).claim(&models[pauseModel], names))
+	}
+	if d.Attempt == 0 && s.few(39, 6) == 0 {
+		seen[balanceModel] = true
+		d.Claims = append(d.Claims, (&claimDraw{check: -1, amount: int64(s.few(27, 90))}).claim(&models[balanceModel], names))
 	}
 	for _, c := range s.raw.claims {
 		m := models[c.meter]
