@@ -74,7 +74,7 @@ func (m *modelGauges) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect is prometheus.Collector's.
 func (m *modelGauges) Collect(ch chan<- prometheus.Metric) {
-	snap := m.g.authority.Current()
+	snap := m.g.current()
 	for id, model := range snap.Models {
 		set := func(d *prometheus.Desc, v float64) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, id)
