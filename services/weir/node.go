@@ -176,7 +176,9 @@ func (n *node) bill() (err error) {
 	}
 	cfg := biller.Config{Conn: n.conn, Log: n.log, Name: n.name, DataDir: n.config.DataDir, Alone: n.alone(), Replicas: n.config.Log.Replicas, Logger: n.logger}
 	if n.projector != nil {
-		cfg.Source = func(ctx context.Context, from journal.TapConfig) (biller.Source, error) { return n.feed.Follow(ctx, from), nil }
+		cfg.Source = func(ctx context.Context, from journal.TapConfig) (biller.Source, error) {
+			return n.feed.Follow(ctx, from), nil
+		}
 	}
 	n.biller, err = biller.New(cfg)
 	return err
