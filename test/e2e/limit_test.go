@@ -28,7 +28,7 @@ models:
 // TestSevenAtOnce: 200 clients at two gateways, of which each alone knows nothing of the other, against a limit of 7 requests at once.
 func TestSevenAtOnce(t *testing.T) {
 	const clients, patience = 200, 4 * time.Second
-	c := newCluster(t, 2, "delay=10ms;tokens=4", sevenAtOnce)
+	c := newCluster(t, 2, "delay=100ms;tokens=4", sevenAtOnce)
 	var all sync.WaitGroup
 	var admitted, refused, failed atomic.Int64
 	stop := time.Now().Add(patience)

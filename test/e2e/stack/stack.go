@@ -108,17 +108,10 @@ func New(tb testing.TB, c Config) *Stack {
 	for range max(c.Gateways, 1) {
 		s.gateway(tb)
 	}
-	deadline := time.Now().Add(readyWithin)
-	for {
-		ok, why := s.Projector.Answering()
-		if ok {
-			break
-		}
-		if time.Now().After(deadline) {
-			tb.Fatal("the projector does not answer: ", why)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
+	Eventually(tb, "projector and auditor have made their buckets and work", func() bool {
+		ok, _ := s.Projector.Answering()
+		return ok && s.Projector.Stats().Writer && s.auditor.Status().Active
+	})
 	for _, g := range s.Gateways {
 		Healthy(tb, g.URL)
 	}
