@@ -111,7 +111,5 @@ func TestRequestCaps(t *testing.T) {
 			})
 		}},
 	})
-	if held := s.Story(t).Gauges(); len(held) > 0 {
-		t.Errorf("still held: %q", held)
-	}
+	stack.Eventually(t, "nothing is held", func() bool { return len(s.Story(t).Gauges()) == 0 })
 }

@@ -57,7 +57,9 @@ pools:
 		}},
 		{"if a later check rejects the request, every occupancy reservation already taken is released", func(t *testing.T, s *stack.Stack) {
 			occupancy := events.NewMeter(events.ScopeModel, "occupancy", "kept")
-			passes(t, call(t, s, "tenant", "tokens=1;input=100", body("kept", `"max_tokens":10,`, 320)))
+			first := call(t, s, "tenant", "tokens=1;input=100", body("kept", `"max_tokens":10,`, 320))
+			passes(t, first)
+			s.Trail(t, first.ID()) // its own end is in the log
 			isRefused(t, call(t, s, "tenant", "", body("kept", `"max_tokens":10,`, 320)), ofKey("itpm", "input token rate exceeded, please retry"))
 			if held := s.Story(t).Held(occupancy); held != 0 {
 				t.Errorf("%d tokens of the model are occupied by a refused request", held)
@@ -66,6 +68,7 @@ pools:
 		{"input_tokens_per_minute is a continuously refilling one-minute bucket charged from the shared input estimate", func(t *testing.T, s *stack.Stack) {
 			a := call(t, s, "tenant", "tokens=1;input=100", body("rates", "", 320))
 			passes(t, a)
+			s.Trail(t, a.ID())
 			if c := claim(t, s, a.ID(), events.ScopeKey, "itpm"); c.Amount != estimated(320) || c.Kind != events.Bucket {
 				t.Errorf("the claim is %+v", c)
 			}
@@ -78,6 +81,7 @@ pools:
 		{"output_tokens_per_minute is charged after a local response, and one response can drain at most one minute of capacity", func(t *testing.T, s *stack.Stack) {
 			a := call(t, s, "tenant", "tokens=5000;input=1", body("out", "", 4))
 			passes(t, a)
+			s.Trail(t, a.ID())
 			isRefused(t, call(t, s, "tenant", "", body("out", "", 4)), ofKey("otpm", "output token rate exceeded, please retry"))
 			if used := s.Story(t).Held(keyMeter("tenant", "out", "otpm")); used > 60 || used < 50 {
 				t.Errorf("the bucket of 60 lacks %d", used)
@@ -98,7 +102,9 @@ pools:
 			}
 		}},
 		{"the daily token admission comes last", func(t *testing.T, s *stack.Stack) {
-			passes(t, call(t, s, "daily", "tokens=20;input=100", body("reserved", "", 320)))
+			a := call(t, s, "daily", "tokens=20;input=100", body("reserved", "", 320))
+			passes(t, a)
+			s.Trail(t, a.ID())
 			isRefused(t, call(t, s, "daily", "", body("reserved", "", 320)), refusal{status: 429, code: "token_limit_exceeded",
 				message: "insufficient daily token budget for requested max_tokens", scope: "org", kind: "daily", retryAfter: "*"})
 		}},
@@ -134,6 +140,7 @@ pools:
 		{"provider output does not charge the local OTPM bucket or train the local model's estimator; input charges remain in place", func(t *testing.T, s *stack.Stack) {
 			a := call(t, s, "neighbour", "status=500;times=1;tokens=77;input=9", body("away", "", 40))
 			passes(t, a)
+			s.Trail(t, a.ID())
 			story := s.Story(t)
 			if used := story.Held(keyMeter("neighbour", "away", "otpm")); used != 0 {
 				t.Errorf("the output bucket lacks %d", used)
