@@ -121,6 +121,17 @@ type Done struct {
 func (a *Authority) Change(ctx context.Context, decide func(*Tx) error) (Done, error) {
 	ctx, cancel := context.WithTimeout(ctx, largeWithin)
 	defer cancel()
+	done, err := a.made(ctx, decide)
+	if err == nil {
+		seen, cancelSeen := context.WithTimeout(ctx, seenWithin)
+		defer cancelSeen()
+		_ = a.config.Mirror.Reached(seen, done.Mark) // made it is, seen or not
+	}
+	return done, err
+}
+
+// made makes a change when it is its turn. It returns before there is a snapshot of it, so that several may go into one.
+func (a *Authority) made(ctx context.Context, decide func(*Tx) error) (Done, error) {
 	select {
 	case a.turn <- struct{}{}:
 		defer func() { <-a.turn }()
@@ -146,7 +157,7 @@ func (a *Authority) try(ctx context.Context, id string, decide func(*Tx) error) 
 	}
 	reach, cancel := context.WithTimeout(ctx, ChangeWithin)
 	defer cancel()
-	if err := a.config.Mirror.Reached(reach, head); err != nil {
+	if err := a.config.Mirror.took(reach, head); err != nil {
 		return Done{}, &failure{err: fmt.Errorf("wait for change %d: %w", head.N, err), unavailable: true}
 	}
 	tx, base, err := a.decide(decide)
@@ -185,9 +196,6 @@ func (a *Authority) try(ctx context.Context, id string, decide func(*Tx) error) 
 	if err != nil {
 		return Done{}, err
 	}
-	seen, cancelSeen := context.WithTimeout(ctx, seenWithin)
-	defer cancelSeen()
-	_ = a.config.Mirror.Reached(seen, done.Mark) // made it is, seen or not
 	return done, nil
 }
 

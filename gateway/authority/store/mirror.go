@@ -15,9 +15,9 @@ import (
 
 const (
 	// buildEvery is how often at most a snapshot is made: what changes in between goes into one. A large one is made less often, so that
-	// making snapshots takes at most a tenth of the time, but so often at least as buildLeast.
+	// making snapshots takes at most a fifth of the time, but so often at least as buildLeast.
 	buildEvery = 20 * time.Millisecond
-	buildLeast = 250 * time.Millisecond
+	buildLeast = 100 * time.Millisecond
 
 	// FreshWithin is how long Fresh waits for a change whose fence is in the log.
 	FreshWithin = time.Second
@@ -53,9 +53,10 @@ type Mirror struct {
 	mark    Mark
 	loaded  bool
 
-	wait sync.Mutex
-	next chan struct{} // closed with the next snapshot
-	seen Mark          // of the current snapshot
+	wait  sync.Mutex
+	next  chan struct{} // closed with the next change or snapshot
+	taken Mark          // of the records
+	seen  Mark          // of the current snapshot
 
 	unread atomic.Int64
 }
@@ -98,7 +99,7 @@ func (m *Mirror) Fresh(ctx context.Context, org events.Org, atLeast int64) *auth
 	ctx, cancel := context.WithTimeout(ctx, FreshWithin)
 	defer cancel()
 	for {
-		next, _ := m.turn()
+		next, _, _ := m.turn()
 		if s := m.Current(); s.Fence(org) >= atLeast {
 			return s
 		}
@@ -112,9 +113,18 @@ func (m *Mirror) Fresh(ctx context.Context, org events.Org, atLeast int64) *auth
 
 // Reached waits until the current snapshot has all changes up to a mark.
 func (m *Mirror) Reached(ctx context.Context, mark Mark) error {
+	return m.await(ctx, func(_, seen Mark) bool { return m.Ready() && seen.N >= mark.N })
+}
+
+// took waits until the records have all changes up to a mark; a snapshot of them may be yet to come.
+func (m *Mirror) took(ctx context.Context, mark Mark) error {
+	return m.await(ctx, func(taken, _ Mark) bool { return m.Ready() && taken.N >= mark.N })
+}
+
+func (m *Mirror) await(ctx context.Context, holds func(taken, seen Mark) bool) error {
 	for {
-		next, seen := m.turn()
-		if m.Ready() && seen.N >= mark.N {
+		next, taken, seen := m.turn()
+		if holds(taken, seen) {
 			return nil
 		}
 		select {
@@ -125,10 +135,19 @@ func (m *Mirror) Reached(ctx context.Context, mark Mark) error {
 	}
 }
 
-func (m *Mirror) turn() (next <-chan struct{}, seen Mark) {
+func (m *Mirror) turn() (next <-chan struct{}, taken, seen Mark) {
 	m.wait.Lock()
 	defer m.wait.Unlock()
-	return m.next, m.seen
+	return m.next, m.taken, m.seen
+}
+
+// announce wakes those who wait.
+func (m *Mirror) announce(change func()) {
+	m.wait.Lock()
+	defer m.wait.Unlock()
+	change()
+	close(m.next)
+	m.next = make(chan struct{})
 }
 
 // Read calls f with the records, which it may only read and only until it returns, and with the authority of the files.
@@ -168,6 +187,7 @@ func (m *Mirror) take(u Update) {
 	}
 	m.overlay.Apply(changes)
 	m.mark, m.loaded = u.Mark, true
+	m.announce(func() { m.taken = u.Mark })
 	m.mu.Unlock()
 	select {
 	case m.work <- struct{}{}:
@@ -188,7 +208,7 @@ func (m *Mirror) builds(ctx context.Context) {
 		}
 		begin := m.config.Now()
 		until := m.build()
-		rest := min(max(9*m.config.Now().Sub(begin), buildEvery), buildLeast)
+		rest := min(max(4*m.config.Now().Sub(begin), buildEvery), buildLeast)
 		timer.Reset(until)
 		select {
 		case <-ctx.Done():
@@ -210,11 +230,7 @@ func (m *Mirror) build() (until time.Duration) {
 	}
 	old := m.current.Swap(s)
 	m.ready.Store(true)
-	m.wait.Lock()
-	m.seen = mark
-	close(m.next)
-	m.next = make(chan struct{})
-	m.wait.Unlock()
+	m.announce(func() { m.seen = mark })
 	m.mu.Unlock()
 	if m.config.Changed != nil && authority.OtherUpstreams(old, s) {
 		m.config.Changed(s)
