@@ -116,16 +116,18 @@ func (t *table) addReplicas(e *entry, old *table) {
 			continue // Validate has refused it
 		}
 		url := base.String()
-		r := t.replicas[url]
-		if r == nil {
+		r, shared := t.replicas[url]
+		if !shared {
 			if r = old.replicas[url]; r == nil {
 				r = newReplica(base)
 			}
 			t.replicas[url] = r
 		}
 		r.mu.Lock()
-		r.key = local.Key
-		r.metrics = engines[local.Engine].metrics
+		if !shared || local.Key != nil {
+			r.key = local.Key
+		}
+		r.metrics = engines[local.Engine].metrics || shared && r.metrics // of models that share it, one may call it by an engine without
 		r.mu.Unlock()
 		e.replicas = append(e.replicas, r)
 	}

@@ -193,3 +193,24 @@ func TestCapacityWeighsTheLoad(t *testing.T) {
 		t.Errorf("of 40 calls, servers for 30 and 10 got %v", counts)
 	}
 }
+
+// TestModelsShareAReplica: what one model says of a server does not take away what another does.
+func TestModelsShareAReplica(t *testing.T) {
+	with := &Local{Engine: "vllm", Replicas: four[:1], Key: key}
+	without := &Local{Engine: "ollama", Replicas: four[:1]}
+	for _, models := range [][]Model{{{ID: "m", Local: with}, {ID: "n", Local: without}}, {{ID: "m", Local: without}, {ID: "n", Local: with}}} {
+		s, err := New(Config{Models: models}, Options{Now: time.Now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := s.replica(0); !r.hasMetrics() || r.secret() != "secret" {
+			t.Errorf("metrics %v, key %q", r.hasMetrics(), r.secret())
+		}
+		if err := s.Update(Config{Models: []Model{{ID: "m", Local: without}}}); err != nil {
+			t.Fatal(err)
+		}
+		if r := s.replica(0); r.hasMetrics() || r.secret() != "" {
+			t.Errorf("after the other model has gone: metrics %v, key %q", r.hasMetrics(), r.secret())
+		}
+	}
+}
