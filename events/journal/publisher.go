@@ -159,7 +159,7 @@ func (p *Publisher) SubmitBy(ev events.Event, by time.Time, done func(seq uint64
 	p.outbox.push(item{event: ev, by: by, since: now, done: done})
 	p.total++
 	p.watch()
-	urgent := classOf(ev.Data.Kind()) == classReserve
+	urgent := leavesAtOnce(ev.Data)
 	var batch []item
 	if p.open() {
 		if urgent {
@@ -174,6 +174,18 @@ func (p *Publisher) SubmitBy(ev events.Event, by time.Time, done func(seq uint64
 		p.send(batch)
 	}
 	return nil
+}
+
+// leavesAtOnce says whether an event waits for no company: a reserve, for which a client waits, and the end of a request, whose place is
+// to be free before its client comes back, perhaps at another gateway.
+func leavesAtOnce(d events.Data) bool {
+	switch d := d.(type) {
+	case *events.Reserve:
+		return true
+	case *events.Release:
+		return d.Of == events.OfRequest
+	}
+	return false
 }
 
 // accepts says why an event cannot be taken. The lock is held.

@@ -21,6 +21,7 @@ type View struct {
 	base    time.Time
 	entries sync.Map // events.Meter → *arrival
 	ready   atomic.Bool
+	near    atomic.Bool // filled in the projector's own process: what does not change is not told again
 	seq     atomic.Uint64
 	offset  atomic.Int64 // the fold's time less the view's own, ns: the largest seen of late
 
@@ -50,6 +51,7 @@ func (v *View) Put(r admission.Reading, seq uint64, now int64) {
 	at := v.own(v.now())
 	v.note(now, seq, at)
 	v.entries.Store(r.Meter, &arrival{entryOf(&r, seq, now), at})
+	v.near.Store(true)
 	v.ready.Store(true)
 }
 
@@ -79,7 +81,8 @@ func (v *View) note(now int64, seq uint64, at int64) {
 
 func (v *View) prune(at int64) {
 	v.entries.Range(func(key, value any) bool {
-		if at-value.(*arrival).at > int64(forgetFor) {
+		a := value.(*arrival)
+		if at-a.at > int64(forgetFor) && !(v.near.Load() && a.entry.lasts(v.offset.Load()+at)) {
 			v.entries.Delete(key)
 		}
 		return true

@@ -200,6 +200,8 @@ func (n *node) stored(a *running, seq uint64) {
 	n.until(func() bool { return a.Status().Position >= seq }, func() string { return fmt.Sprintf("position %d was never reached: %+v", seq, a.Status()) })
 }
 
-func ended(rec *generation.Record) bool { return rec.State == generation.Ended && len(rec.Attempts) > 0 && rec.Attempts[0].Verdict != "" }
+func ended(rec *generation.Record) bool {
+	return rec.State == generation.Ended && len(rec.Attempts) > 0 && rec.Attempts[0].Verdict != ""
+}
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -66,3 +66,9 @@ func stepOf(p *authority.Step, l *authority.Local) upstream.Step {
 	}
 	return out
 }
+
+// CheckUpstreams names what is wrong with where a snapshot's models can be had, as New would.
+func CheckUpstreams(s *authority.Snapshot) error {
+	c := upstreams(s)
+	return c.Validate()
+}

@@ -302,7 +302,12 @@ func (n *node) run(ctx context.Context) error {
 		role(func(ctx context.Context) error { return n.guarded(ctx, n.auditor.Run) })
 	}
 	if n.biller != nil {
-		role(func(ctx context.Context) error { return n.guarded(ctx, n.biller.Run) })
+		back.Go(func() error {
+			if err := n.guarded(keep, n.biller.Run); err != nil && !errors.Is(err, errRecovered) {
+				n.logger.Error("the biller has stopped; requests are served and the log keeps what is to be billed", "error", err)
+			}
+			return nil
+		})
 	}
 	if n.ratios != nil {
 		role(n.ratios.Run)

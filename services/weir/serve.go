@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/weirhq/weir/services/config"
+	"github.com/weirhq/weir/services/gateway"
 )
 
 // serveCommand runs the product.
@@ -69,6 +70,9 @@ func (c *checkCommand) Run(cli *cli, out io.Writer) error {
 	source := cfg.Source()
 	snapshot, more, err := source.Load()
 	if err != nil {
+		return err
+	}
+	if err := gateway.CheckUpstreams(snapshot); err != nil {
 		return err
 	}
 	for _, w := range append(warnings, more...) {

@@ -46,7 +46,7 @@ func TestCommandLine(t *testing.T) {
 		{"no command", nil, 2, []string{"expected one of"}},
 		{"unknown command", []string{"frobnicate"}, 2, []string{"frobnicate"}},
 		{"unknown flag", []string{"serve", "--frobnicate"}, 2, []string{"--frobnicate"}},
-		{"unknown role", []string{"serve", "--roles", "gateway,janitor"}, 1, []string{"roles", `"janitor"`, "broker, projector, auditor"}},
+		{"unknown role", []string{"serve", "--roles", "gateway,janitor"}, 1, []string{"roles", `"janitor"`, "broker, projector, auditor, biller, gateway"}},
 		{"no such file", []string{"check", "-c", filepath.Join(dir, "nothing.yaml")}, 1, []string{"nothing.yaml", "no such file"}},
 		{"no YAML", []string{"check", "-c", write("broken.yaml", "listen: [\n")}, 1, []string{"broken.yaml:1"}},
 		{"duplicate key", []string{"check", "-c", write("twice.yaml", "listen: 127.0.0.1:1\ndata_dir: x\nlisten: 127.0.0.1:2\n")}, 1, []string{"twice.yaml:3", "listen"}},
