@@ -84,6 +84,7 @@ func TestViewNamesTheFirstClaim(t *testing.T) {
 	}
 }
 
+// In the projector's own process what does not change is not put again: it stays as long as it shows anything.
 func TestViewForgets(t *testing.T) {
 	c := newClock()
 	v := kv.NewView(c.now)
@@ -96,6 +97,11 @@ func TestViewForgets(t *testing.T) {
 	}
 	c.pass(2 * time.Minute)
 	v.Put(used(1, 22*time.Minute), 9, stream(21*time.Minute))
+	if e, ok := v.Get("org/a/daily", c.now()); !ok || e.Used != 10 {
+		t.Fatalf("a budget that still counts was forgotten: %+v", e)
+	}
+	c.pass(25 * time.Hour)
+	v.Put(used(1, 26*time.Hour), 10, stream(25*time.Hour+21*time.Minute))
 	if e, ok := v.Get("org/a/daily", c.now()); ok {
 		t.Fatalf("not forgotten: %+v", e)
 	}
