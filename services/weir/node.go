@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -53,6 +54,9 @@ const diskShare = 80
 
 // openWithin bounds how long a process waits for the log when it starts.
 const openWithin = 30 * time.Second
+
+// openPause is between two looks for a log that another process is about to make.
+const openPause = 100 * time.Millisecond
 
 // node is one process with its roles.
 type node struct {
@@ -109,7 +113,7 @@ func (n *node) start(ctx context.Context) (err error) {
 		return err
 	}
 	keeper := n.has(roleProjector) || n.has(roleBroker)
-	if n.log, err = journal.Open(opening, n.conn, journal.Config{Create: keeper, Replicas: n.config.Log.Replicas, MaxAge: n.config.Log.MaxAge, MaxBytes: n.maxBytes()}); err != nil {
+	if err := n.openLog(opening, keeper); err != nil {
 		return err
 	}
 	if err := n.openLedger(opening); err != nil {
@@ -138,6 +142,21 @@ func (n *node) start(ctx context.Context) (err error) {
 		n.gateway.Handle("POST /recover", http.HandlerFunc(n.serveRecover))
 	}
 	return nil
+}
+
+// openLog opens the log. Who may not make it waits for who does.
+func (n *node) openLog(ctx context.Context, keeper bool) (err error) {
+	for {
+		n.log, err = journal.Open(ctx, n.conn, journal.Config{Create: keeper, Replicas: n.config.Log.Replicas, MaxAge: n.config.Log.MaxAge, MaxBytes: n.maxBytes()})
+		if err == nil || keeper || !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(openPause):
+		}
+	}
 }
 
 // project makes the roles that fold the log. In one process they share one reading of it.
