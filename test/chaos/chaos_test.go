@@ -102,12 +102,13 @@ func TestAGatewayStandsStill(t *testing.T) {
 	l := w.run(clients())
 	time.Sleep(time.Second)
 	w.gateways[1].signal(syscall.SIGSTOP)
-	time.Sleep(between(12*time.Second, 15*time.Second))
+	stood := between(12*time.Second, 15*time.Second)
+	time.Sleep(stood)
 	w.gateways[1].signal(syscall.SIGCONT)
 	w.ready()
 	time.Sleep(time.Second)
 	all := l.end()
-	line(t, "a gateway stood still for longer than its lease", say(all), w.check(all, checks{killed: true}))
+	line(t, "a gateway stood still for longer than its lease", say(all), w.check(all, checks{killed: true, stood: stood}))
 }
 
 // A gateway dies that has spooled what the log does not know.
@@ -253,7 +254,7 @@ func wrongLog(t *testing.T, row string) {
 	after := w.run(clients())
 	time.Sleep(2 * time.Second)
 	all := after.end()
-	w.clients(told)
+	w.clients(told, 0)
 	lost := w.check(all, checks{since: since})
 	line(t, "the log was "+row+", then recovered", fmt.Sprintf("nothing was admitted for %.1f s (%s)", failed.Seconds(), strings.TrimSpace(why)), lost)
 	if t.Failed() {
