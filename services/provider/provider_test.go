@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -25,7 +27,15 @@ import (
 	"github.com/weirhq/weir/gateway/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	code := m.Run()
+	http.DefaultTransport.(*http.Transport).CloseIdleConnections() // the SDKs' and the tests' own
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, "leaked:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
 
 // begin serves a provider until the test ends.
 func begin(t testing.TB, c Config) (*Server, string) {
