@@ -339,7 +339,9 @@ func TestLedgerSeesConcurrencyAndCancellation(t *testing.T) {
 			req.Header.Set(ScriptHeader, "hang=3;input=10")
 			resp, err := http.DefaultClient.Do(req)
 			if err != nil {
-				t.Error(err)
+				if ctx.Err() == nil { // it may leave before the answer begins
+					t.Error(err)
+				}
 				return
 			}
 			defer resp.Body.Close()
