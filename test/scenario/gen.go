@@ -137,6 +137,7 @@ func Log(t *rapid.T) []events.Record {
 		s := f.step(newDraw(seed + uint64(i)))
 		p.play(&s)
 	}
+	p.tick(0) // so that there is something
 	records, err := ReadLog(strings.NewReader(p.text.String()))
 	if err != nil {
 		t.Fatalf("a random log cannot be read: %v\n%s", err, p.text.String())
