@@ -2,6 +2,7 @@ package journal
 
 import (
 	"context"
+	"sort"
 	"sync"
 	"time"
 
@@ -145,18 +146,17 @@ func (f *Feed) after(position uint64) (s stretch, more <-chan struct{}, known bo
 	if len(f.kept) == 0 || f.kept[0].first > position+1 || f.kept[len(f.kept)-1].last < position {
 		return stretch{}, f.more, false
 	}
-	for _, k := range f.kept {
-		if k.last <= position {
-			continue
-		}
-		i := 0
-		for i < len(k.records) && k.records[i].Seq <= position {
-			i++
-		}
-		k.records = append([]events.Record(nil), k.records[i:]...)
-		return k, f.more, true
+	next := sort.Search(len(f.kept), func(i int) bool { return f.kept[i].last > position })
+	if next == len(f.kept) {
+		return stretch{}, f.more, true
 	}
-	return stretch{}, f.more, true
+	s = f.kept[next]
+	i := 0
+	for i < len(s.records) && s.records[i].Seq <= position {
+		i++
+	}
+	s.records = append([]events.Record(nil), s.records[i:]...)
+	return s, f.more, true
 }
 
 // Chain gives the hash chain after the last record that Next returned.
