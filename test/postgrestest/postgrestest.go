@@ -1,0 +1,217 @@
+// Package postgrestest gives tests a real PostgreSQL, with a schema of its own for each.
+//
+// It uses the server that TEST_DATABASE_URL names. Without one it runs the server's binaries that it finds on the machine, in a temporary
+// folder and not as root; where there are none it installs the distribution's package if it may, and else fails and says what to do.
+package postgrestest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// startWithin bounds the start of a server, installWithin that of its installation.
+const (
+	startWithin   = 30 * time.Second
+	installWithin = 5 * time.Minute
+)
+
+// server is started once for a test binary.
+var server struct {
+	once sync.Once
+	url  string
+	err  error
+	stop func()
+}
+
+var schemas atomic.Int64
+
+// Main runs the tests of a package and stops the server that they started. It is what TestMain calls.
+func Main(m *testing.M) {
+	code := m.Run()
+	if server.stop != nil {
+		server.stop()
+	}
+	os.Exit(code)
+}
+
+// URL gives a connection string whose search path is a new schema, dropped when the test ends. It fails the test if there is no server.
+func URL(tb testing.TB) string {
+	tb.Helper()
+	server.once.Do(func() { server.url, server.stop, server.err = find() })
+	if server.err != nil {
+		tb.Fatal(server.err)
+	}
+	schema := fmt.Sprintf("test_%d_%d", os.Getpid(), schemas.Add(1))
+	execute(tb, "CREATE SCHEMA "+schema)
+	tb.Cleanup(func() { execute(tb, "DROP SCHEMA "+schema+" CASCADE") })
+	separator := "?"
+	if strings.Contains(server.url, "?") {
+		separator = "&"
+	}
+	return server.url + separator + "search_path=" + schema
+}
+
+func execute(tb testing.TB, statement string) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startWithin)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, server.url)
+	if err != nil {
+		tb.Fatalf("connect to the test server: %v", err)
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, statement); err != nil {
+		tb.Fatalf("%s: %v", statement, err)
+	}
+}
+
+// find gives a server's address, and what stops it if it was started here.
+func find() (url string, stop func(), err error) {
+	if url := os.Getenv("TEST_DATABASE_URL"); url != "" {
+		return url, nil, nil
+	}
+	bin := binaries()
+	if bin == "" {
+		if err := install(); err != nil {
+			return "", nil, fmt.Errorf("no PostgreSQL: set TEST_DATABASE_URL to a server, or install the package postgresql: %w", err)
+		}
+		if bin = binaries(); bin == "" {
+			return "", nil, errors.New("no PostgreSQL: the package postgresql was installed, and its initdb is not in /usr/lib/postgresql; set TEST_DATABASE_URL")
+		}
+	}
+	return start(bin)
+}
+
+// binaries finds the folder of the newest server.
+func binaries() string {
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
+	sort.Slice(found, func(i, j int) bool { return version(found[i]) < version(found[j]) })
+	if len(found) > 0 {
+		return filepath.Dir(found[len(found)-1])
+	}
+	if path, err := exec.LookPath("initdb"); err == nil {
+		return filepath.Dir(path)
+	}
+	return ""
+}
+
+func version(initdb string) int {
+	n, _ := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(initdb))))
+	return n
+}
+
+func install() error {
+	if os.Geteuid() != 0 {
+		return errors.New("it takes root to install it here")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), installWithin)
+	defer cancel()
+	for _, args := range [][]string{{"update"}, {"install", "-y", "--no-install-recommends", "postgresql"}} {
+		cmd := exec.CommandContext(ctx, "apt-get", args...)
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("apt-get %s: %w\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	return nil
+}
+
+// start runs a server in a temporary folder, on a free port of this machine.
+func start(bin string) (url string, stop func(), err error) {
+	dir, err := os.MkdirTemp("", "weir-postgres-")
+	if err != nil {
+		return "", nil, err
+	}
+	attributes, err := notRoot(dir)
+	if err != nil {
+		return "", nil, err
+	}
+	data := filepath.Join(dir, "data")
+	run := func(name string, args ...string) *exec.Cmd {
+		cmd := exec.Command(filepath.Join(bin, name), args...)
+		cmd.SysProcAttr, cmd.Dir = attributes, dir
+		return cmd
+	}
+	if out, err := run("initdb", "-D", data, "-U", "weir", "--auth=trust", "--no-sync", "-E", "UTF8").CombinedOutput(); err != nil {
+		return "", nil, fmt.Errorf("initdb: %w\n%s", err, out)
+	}
+	port, err := freePort()
+	if err != nil {
+		return "", nil, err
+	}
+	cmd := run("postgres", "-D", data, "-h", "127.0.0.1", "-p", strconv.Itoa(port), "-k", dir, "-c", "fsync=off", "-c", "max_connections=50")
+	if err := cmd.Start(); err != nil {
+		return "", nil, fmt.Errorf("postgres: %w", err)
+	}
+	stop = func() {
+		_ = cmd.Process.Signal(syscall.SIGINT) // a fast shutdown
+		_ = cmd.Wait()
+		_ = os.RemoveAll(dir)
+	}
+	url = fmt.Sprintf("postgres://weir@127.0.0.1:%d/postgres?sslmode=disable", port)
+	if err := await(url); err != nil {
+		stop()
+		return "", nil, err
+	}
+	return url, stop, nil
+}
+
+// notRoot gives the folder to a user that is not root, as whom the server runs: it refuses to run as root.
+func notRoot(dir string) (*syscall.SysProcAttr, error) {
+	attributes := &syscall.SysProcAttr{Setpgid: true}
+	if os.Geteuid() != 0 {
+		return attributes, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, _ := strconv.Atoi(u.Uid)
+		gid, _ := strconv.Atoi(u.Gid)
+		attributes.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+		return attributes, os.Chown(dir, uid, gid)
+	}
+	return nil, errors.New("postgres: no user but root to run it as")
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// await waits until a server answers.
+func await(url string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), startWithin)
+	defer cancel()
+	for {
+		conn, err := pgx.Connect(ctx, url)
+		if err == nil {
+			return conn.Close(ctx)
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("the test server does not answer: %w", err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
