@@ -335,6 +335,23 @@ func CheckServerless(k *Key, models []*Model) string {
 	return ""
 }
 
+// CheckKeys says which of keys made through the API break a rule with a snapshot's serverless models. The error is Faults.
+func CheckKeys(s *Snapshot, keys []*Key) error {
+	var models []*Model
+	for _, id := range sorted(s.Models) {
+		if m := s.Models[id]; m.Policy.Serverless {
+			models = append(models, m)
+		}
+	}
+	var faults Faults
+	for _, k := range keys {
+		if rule := CheckServerless(k, models); rule != "" {
+			faults.Add(Fault{Field: "input_tokens_per_minute of the key " + k.ID, Value: fmt.Sprint(k.Quota.InputTokensPerMinute), Rule: rule})
+		}
+	}
+	return faults.Err()
+}
+
 // prices warns of models that orgs which pay in advance cannot use.
 func (b *builder) prices() {
 	for _, id := range sorted(b.s.Models) {

@@ -75,9 +75,10 @@ type Watcher struct {
 	report  func(Reloaded)
 	current atomic.Pointer[Snapshot]
 
-	mu    sync.Mutex // held while files are read, so that readings do not overtake one another
-	found bool       // auth.yaml has been there
-	last  Reloaded
+	mu     sync.Mutex // held while files are read, so that readings do not overtake one another
+	found  bool       // auth.yaml has been there
+	accept func(*Snapshot) error
+	last   Reloaded
 }
 
 // Watch loads the files, which must be valid. report, if any, is told of every later reading; now dates the snapshots.
@@ -87,6 +88,13 @@ func Watch(source Source, now func() time.Time, report func(Reloaded)) (*Watcher
 		return nil, err
 	}
 	return w, nil
+}
+
+// Accept has later readings judged by more than the files: with an error the snapshot is not valid, and the last valid one stays.
+func (w *Watcher) Accept(judge func(*Snapshot) error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.accept = judge
 }
 
 // Current is the snapshot in use. It never blocks.
@@ -122,6 +130,9 @@ func (w *Watcher) read() error {
 	defer w.mu.Unlock()
 	s, warnings, found, err := w.source.load(w.found)
 	old := w.current.Load()
+	if err == nil && w.accept != nil {
+		err = w.accept(s)
+	}
 	if err != nil {
 		w.last = Reloaded{Snapshot: old, Warnings: warnings, Err: err}
 		return err

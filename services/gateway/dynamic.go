@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net/http"
+	"sort"
 	"time"
 
 	"github.com/google/uuid"
@@ -28,12 +29,26 @@ func (g *Gateway) openDynamic() {
 		return
 	}
 	g.mirror = store.NewMirror(store.MirrorConfig{Backend: g.c.Dynamic, Static: g.authority.Current(), Changed: g.moved, Now: time.Now, Logger: g.c.Logger})
+	g.authority.Accept(g.fitsKeys)
 	if !g.c.Manages {
 		return
 	}
 	changes := store.New(store.Config{Backend: g.c.Dynamic, Mirror: g.mirror, Log: g.c.Log, Source: string(g.c.Name), NewID: uuid.NewString})
 	g.manage = manage.New(manage.Config{Authority: changes, Sessions: g.c.Dynamic, Log: g.c.Log, Source: string(g.c.Name),
 		AdminKeys: g.c.Config.AdminKeys, Now: time.Now, Random: rand.Reader, Logger: g.c.Logger})
+}
+
+// fitsKeys says whether files that were read again go with the keys made through the API.
+func (g *Gateway) fitsKeys(s *authority.Snapshot) error {
+	static := g.authority.Current().Keys
+	var keys []*authority.Key
+	for hash, k := range g.mirror.Current().Keys {
+		if static[hash] == nil {
+			keys = append(keys, k)
+		}
+	}
+	sort.Slice(keys, func(i, j int) bool { return keys[i].ID < keys[j].ID })
+	return authority.CheckKeys(s, keys)
 }
 
 // mount adds the management API to what is served.
