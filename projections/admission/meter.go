@@ -333,11 +333,14 @@ func (f *Fold) reading(m *meter) Reading {
 func (f *Fold) Drain(visit func(Reading)) {
 	for _, m := range f.dirty {
 		m.isDirty = false
-		if !m.forgotten {
-			r := f.reading(m)
-			r.Falls = f.falls(m)
-			visit(r)
+		if m.forgotten { // it fell to nothing, or its name means a newer meter by now
+			if newer := f.meters[string(m.name)]; newer != nil {
+				m = newer
+			}
 		}
+		r := f.reading(m)
+		r.Falls = f.falls(m)
+		visit(r)
 	}
 	clear(f.dirty)
 	f.dirty = f.dirty[:0]
