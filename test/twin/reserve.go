@@ -40,6 +40,12 @@ func (t *Twin) foldReserve(rec *events.Record, d *events.Reserve) {
 		return
 	}
 
+	t.decide(a)
+}
+
+// decide is steps 6 and 7.
+func (t *Twin) decide(a *attempt) {
+	d := a.reserve
 	// 6. "Judge all claims in order"
 	failures, shadow := t.judgeAll(d)
 	park := d.ParkMS > 0
