@@ -111,8 +111,9 @@ func (f *Fold) judge(m *meter, c *events.Claim) judgement {
 	case events.Pace:
 		wait := max(0, m.mark-f.now)
 		j.used, j.waitMS = ceilMS(wait), ceilMS(wait)
-		j.ok = wait <= c.QueueMS*ms
-		j.reason, j.retryMS, j.hasRetry = events.OverLimit, ceilMS(wait-c.QueueMS*ms), true
+		queue := min(c.QueueMS, saturatedLimit/ms) * ms
+		j.ok = wait <= queue
+		j.reason, j.retryMS, j.hasRetry = events.OverLimit, ceilMS(wait-queue), true
 		return j
 	case events.Pause:
 		j.used = ceilMS(m.mark - f.now)
