@@ -80,25 +80,16 @@ func (m *meter) fullAt() int64 {
 
 // reaches gives the instant, ns, at which a bucket has gained so many tokens above whole; the end of time if that is too far.
 func (m *meter) reaches(tokens int64) int64 {
-	hi, lo := bits.Mul64(uint64(tokens), parts)
-	lo, borrow := bits.Sub64(lo, uint64(m.frac), 0)
-	hi -= borrow
-	if hi >= uint64(m.limit) {
+	wait := m.gains(tokens)
+	if wait > saturatedLimit/ms-m.mark {
 		return saturatedLimit
 	}
-	wait, rest := bits.Div64(hi, lo, uint64(m.limit))
-	if rest > 0 {
-		wait++
-	}
-	if wait > uint64(saturatedLimit/ms-m.mark) {
-		return saturatedLimit
-	}
-	return (m.mark + int64(wait)) * ms
+	return (m.mark + wait) * ms
 }
 
-// bucketRetry gives the ms until a bucket that has been refilled holds need tokens.
-func bucketRetry(m *meter, need int64) int64 {
-	hi, lo := bits.Mul64(uint64(add(need, -m.whole)), parts)
+// gains gives the ms since its last refill in which a bucket gains so many tokens above whole; the largest number if that is too far.
+func (m *meter) gains(tokens int64) int64 {
+	hi, lo := bits.Mul64(uint64(tokens), parts)
 	lo, borrow := bits.Sub64(lo, uint64(m.frac), 0)
 	hi -= borrow
 	if hi >= uint64(m.limit) {
@@ -110,3 +101,6 @@ func bucketRetry(m *meter, need int64) int64 {
 	}
 	return int64(min(wait, saturatedLimit))
 }
+
+// bucketRetry gives the ms until a bucket that has been refilled holds need tokens.
+func bucketRetry(m *meter, need int64) int64 { return m.gains(add(need, -m.whole)) }
