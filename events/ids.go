@@ -3,10 +3,31 @@ package events
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // RequestID names a request: a UUIDv7 made by the gateway.
 type RequestID string
+
+// MadeAt gives when a request id was made, to the ms, if it is a UUIDv7 in lower case.
+func (id RequestID) MadeAt() (at time.Time, ok bool) {
+	if len(id) != 36 || id[8] != '-' || id[13] != '-' || id[14] != '7' {
+		return time.Time{}, false
+	}
+	ms := int64(0)
+	for _, c := range []byte(id[:8] + id[9:13]) {
+		switch {
+		case c >= '0' && c <= '9':
+			c -= '0'
+		case c >= 'a' && c <= 'f':
+			c -= 'a' - 10
+		default:
+			return time.Time{}, false
+		}
+		ms = ms<<4 | int64(c)
+	}
+	return time.UnixMilli(ms), true
+}
 
 // Org names an org, the tenant that owns keys, limits and money. "_" is the platform itself.
 type Org string

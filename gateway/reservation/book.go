@@ -318,7 +318,8 @@ func (b *Book) releaseStrays(ctx context.Context) {
 		b.mu.Lock()
 		_, ours := b.live[id]
 		b.mu.Unlock()
-		if ours || b.config.Now().Sub(madeAt(id)) < strayAge {
+		made, _ := id.MadeAt() // any other id is as old as can be
+		if ours || b.config.Now().Sub(made) < strayAge {
 			continue
 		}
 		b.stats.Strays.Add(1)
@@ -326,30 +327,6 @@ func (b *Book) releaseStrays(ctx context.Context) {
 		// The org of a stray is not known here; the release is folded by its request.
 		_ = b.config.Publisher.Submit(b.event(fmt.Sprintf("%s/stray", id), id, events.Platform, d), nil)
 	}
-}
-
-// madeAt gives the time in a UUIDv7; the beginning of time for any other id.
-func madeAt(id events.RequestID) time.Time {
-	var n int64
-	digits := 0
-	for i := 0; i < len(id) && digits < 12; i++ {
-		c := id[i]
-		switch {
-		case c >= '0' && c <= '9':
-			n = n<<4 | int64(c-'0')
-		case c >= 'a' && c <= 'f':
-			n = n<<4 | int64(c-'a'+10)
-		case c == '-':
-			continue
-		default:
-			return time.Time{}
-		}
-		digits++
-	}
-	if digits < 12 {
-		return time.Time{}
-	}
-	return time.UnixMilli(n)
 }
 
 // errGone says that the client left before there was a verdict.

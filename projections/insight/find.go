@@ -116,20 +116,9 @@ func (f *Finder) Target() (*Target, error) {
 
 // MadeAt gives when an id was made, ns since 1970, if it is a UUIDv7.
 func MadeAt(id string) (ns int64, ok bool) {
-	if len(id) != 36 || id[8] != '-' || id[13] != '-' || id[14] != '7' {
+	at, ok := events.RequestID(id).MadeAt()
+	if !ok {
 		return 0, false
 	}
-	ms := int64(0)
-	for _, c := range []byte(id[:8] + id[9:13]) {
-		switch {
-		case c >= '0' && c <= '9':
-			c -= '0'
-		case c >= 'a' && c <= 'f':
-			c -= 'a' - 10
-		default:
-			return 0, false
-		}
-		ms = ms<<4 | int64(c)
-	}
-	return ms * milli, true
+	return at.UnixNano(), true
 }

@@ -217,7 +217,7 @@ func (s *stream) newest(ctx context.Context, org events.Org, id events.RequestID
 	cfg := jetstream.ConsumerConfig{
 		FilterSubject: SubjectPrefix + string(org), AckPolicy: jetstream.AckNonePolicy, InactiveThreshold: time.Minute, MemoryStorage: true,
 	}
-	if made, ok := madeAt(id); ok {
+	if made, ok := id.MadeAt(); ok {
 		from := made.Add(-clockSlip)
 		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &from
 	}
@@ -247,18 +247,6 @@ func (s *stream) newest(ctx context.Context, org events.Org, id events.RequestID
 		left -= min(left, got)
 	}
 	return newest, found, nil
-}
-
-// madeAt reads when a request's id, a UUIDv7, was made.
-func madeAt(id events.RequestID) (time.Time, bool) {
-	if len(id) != 36 || id[8] != '-' || id[14] != '7' {
-		return time.Time{}, false
-	}
-	ms, err := strconv.ParseInt(string(id[:8]+id[9:13]), 16, 64)
-	if err != nil {
-		return time.Time{}, false
-	}
-	return time.UnixMilli(ms), true
 }
 
 // isGone says whether an error means that there is no stream.
