@@ -3,17 +3,13 @@ package auditor
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-	"golang.org/x/sync/errgroup"
-
 	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/projections/estimator"
-	"github.com/weirhq/weir/projections/kv"
+	"github.com/weirhq/weir/services/follow"
 )
 
 // When records are written.
@@ -23,7 +19,6 @@ const (
 	storeEvery = time.Second            // all that have changed, and the position
 	manyChange = 512                    // changed records that are not kept waiting
 	finishFor  = 5 * time.Second        // for the last writes when the auditor stops
-	warnEvery  = 10 * time.Second       // about the same thing
 )
 
 // Status is where an auditor stands.
@@ -43,12 +38,12 @@ type Status struct {
 
 // Auditor writes the records. Its methods may be called at the same time.
 type Auditor struct {
-	cfg Config
+	cfg  Config
+	warn func(doing string, err error)
 
 	mu     sync.Mutex
 	status Status
 	ratios map[string]estimator.Ratio
-	warned map[string]time.Time
 }
 
 // New makes an auditor; Run runs it.
@@ -56,7 +51,8 @@ func New(cfg Config) (*Auditor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("make the auditor: %w", err)
 	}
-	return &Auditor{cfg: cfg.withDefaults(), ratios: map[string]estimator.Ratio{}, warned: map[string]time.Time{}}, nil
+	cfg = cfg.withDefaults()
+	return &Auditor{cfg: cfg, warn: follow.NewWarnings("auditor", cfg.Logger, cfg.Now).Warn, ratios: map[string]estimator.Ratio{}}, nil
 }
 
 // Status says where the auditor stands.
@@ -76,83 +72,12 @@ func (a *Auditor) Ratio(model string) estimator.Ratio {
 	return estimator.FirstRatio
 }
 
-// warn logs a failure, but not the same thing again and again.
-func (a *Auditor) warn(doing string, err error) {
-	const most = 64
-	a.mu.Lock()
-	now := a.cfg.Now()
-	last, known := a.warned[doing]
-	quiet := known && now.Sub(last) < warnEvery
-	if !quiet {
-		if len(a.warned) >= most {
-			clear(a.warned)
-		}
-		a.warned[doing] = now
-	}
-	a.mu.Unlock()
-	if !quiet {
-		a.cfg.Logger.Warn("auditor: "+doing, "error", err)
-	}
-}
-
 // Run writes records until ctx ends, while it holds the lease if it is not alone. Then it writes what it has and returns nil. A broker that
 // is away is waited for. The error is of a connection that was closed, or of a log that cannot be read for another reason than its loss.
 func (a *Auditor) Run(ctx context.Context) error {
-	if a.cfg.Alone {
-		return a.work(ctx)
-	}
-	js, err := jetstream.New(a.cfg.Conn)
-	if err != nil {
-		return fmt.Errorf("run the auditor: %w", err)
-	}
-	lease := kv.NewLease(kv.LeaseConfig{JetStream: js, Bucket: access.BucketLeases, Key: string(access.Auditor), Holder: a.cfg.Name,
-		Replicas: a.cfg.Replicas, Now: a.cfg.Now})
-	group, ctx := errgroup.WithContext(ctx)
-	turns := make(chan bool, 1)
-	leased, release := context.WithCancel(context.WithoutCancel(ctx)) // kept until the last writes are done
-	group.Go(func() error {
-		return lease.Run(leased, func(held bool) {
-			select {
-			case <-turns: // only the last word counts
-			default:
-			}
-			turns <- held
-		})
-	})
-	group.Go(func() error {
-		defer release()
-		return a.takeTurns(ctx, turns)
-	})
-	return group.Wait()
+	return follow.Election{Conn: a.cfg.Conn, Role: access.Auditor, Name: a.cfg.Name, Replicas: a.cfg.Replicas, Now: a.cfg.Now, Alone: a.cfg.Alone}.
+		Turns(ctx, a.work)
 }
-
-// takeTurns works while the lease is held.
-func (a *Auditor) takeTurns(ctx context.Context, turns <-chan bool) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case held := <-turns:
-			for held {
-				working, stop := context.WithCancelCause(ctx)
-				done := make(chan error, 1)
-				go func() { done <- a.work(working) }()
-				select {
-				case err := <-done:
-					stop(nil)
-					return err
-				case held = <-turns:
-					stop(errLost)
-					if err := <-done; err != nil {
-						return err
-					}
-				}
-			}
-		}
-	}
-}
-
-var errLost = errors.New("another auditor writes")
 
 // work writes records until ctx ends.
 func (a *Auditor) work(ctx context.Context) error {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/projections/estimator"
+	"github.com/weirhq/weir/services/follow"
 )
 
 // lookEvery is how often what was learned is read: a ratio moves slowly.
@@ -55,7 +56,7 @@ func (r *Ratios) Run(ctx context.Context) error {
 			r.ratios = ratios
 			r.mu.Unlock()
 		}
-		if pause(ctx, lookEvery) != nil {
+		if follow.Pause(ctx, lookEvery) != nil {
 			return nil
 		}
 	}

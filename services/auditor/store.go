@@ -17,6 +17,7 @@ import (
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/projections/estimator"
+	"github.com/weirhq/weir/services/follow"
 )
 
 // Bounds of what is under way.
@@ -159,7 +160,7 @@ func (s *store) putAll(ctx context.Context, puts []put) error {
 				break
 			}
 			s.warn(fmt.Sprintf("write %d records", len(left)), err)
-			if err := pause(ctx, retryPause); err != nil {
+			if err := follow.Pause(ctx, retryPause); err != nil {
 				return err
 			}
 		}
@@ -191,15 +192,6 @@ func (s *store) putSome(ctx context.Context, puts []put) (failed []put, reason e
 		}
 	}
 	return failed, reason
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // get asks the stream's leader for the value of a key; nil if there is none. A replica may not know yet what was just written.
@@ -262,7 +254,7 @@ func (s *store) surely(ctx context.Context, key string) ([]byte, error) {
 			return nil, ctx.Err()
 		}
 		s.warn("read back "+key, err)
-		if err := pause(ctx, retryPause); err != nil {
+		if err := follow.Pause(ctx, retryPause); err != nil {
 			return nil, err
 		}
 	}

@@ -5,12 +5,11 @@ import (
 	"errors"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/projections/estimator"
 	"github.com/weirhq/weir/projections/generation"
+	"github.com/weirhq/weir/services/follow"
 )
 
 // worker is an auditor's work while it is the one that writes. It belongs to one goroutine.
@@ -28,13 +27,6 @@ type worker struct {
 	saved   time.Time // when all were
 }
 
-// batch is records of whole messages.
-type batch struct {
-	records []events.Record
-	created time.Time
-	pending uint64
-}
-
 // begin opens the buckets and finds the position.
 func (w *worker) begin(ctx context.Context) error {
 	for {
@@ -46,7 +38,7 @@ func (w *worker) begin(ctx context.Context) error {
 		if w.a.cfg.Conn.IsClosed() {
 			return err
 		}
-		if err := pause(ctx, retryPause); err != nil {
+		if err := follow.Pause(ctx, retryPause); err != nil {
 			return err
 		}
 	}
@@ -89,7 +81,7 @@ func (w *worker) run(ctx context.Context) error {
 		}
 		source, err := w.a.cfg.Source(ctx, journal.TapConfig{Name: "auditor", From: from, Created: w.created})
 		if err == nil {
-			err = w.follow(ctx, source)
+			err = follow.Loop{Every: turnEvery, Take: w.take, Turn: w.turn}.Run(ctx, source)
 		}
 		if ctx.Err() != nil {
 			return w.finish(ctx)
@@ -110,7 +102,7 @@ func (w *worker) run(ctx context.Context) error {
 
 // finish writes what there is, unless another auditor writes now.
 func (w *worker) finish(ctx context.Context) error {
-	if errors.Is(context.Cause(ctx), errLost) {
+	if errors.Is(context.Cause(ctx), follow.ErrLost) {
 		return nil
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishFor)
@@ -121,77 +113,27 @@ func (w *worker) finish(ctx context.Context) error {
 	return nil
 }
 
-// follow takes what the source gives. One batch is read ahead.
-func (w *worker) follow(ctx context.Context, source Source) error {
-	group, ctx := errgroup.WithContext(ctx)
-	batches := make(chan batch, 1)
-	group.Go(func() error {
-		if c, ok := source.(interface{ Close() }); ok {
-			defer c.Close()
-		}
-		return read(ctx, source, batches)
-	})
-	group.Go(func() error {
-		turn := time.NewTicker(turnEvery)
-		defer turn.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case b := <-batches:
-				if err := w.take(ctx, b); err != nil {
-					return err
-				}
-			case <-turn.C:
-			}
-			if err := w.turn(ctx); err != nil {
-				return err
-			}
-		}
-	})
-	return group.Wait()
-}
-
-func read(ctx context.Context, source Source, batches chan<- batch) error {
-	pending, _ := source.(interface{ Pending() uint64 })
-	for {
-		records, err := source.Next(ctx)
-		if err != nil {
-			return err
-		}
-		b := batch{records: append([]events.Record(nil), records...), created: source.Created()}
-		if pending != nil {
-			b.pending = pending.Pending()
-		}
-		select {
-		case batches <- b:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
 // take applies a batch, after what it needs has been read back.
-func (w *worker) take(ctx context.Context, b batch) error {
-	if len(b.records) == 0 {
+func (w *worker) take(ctx context.Context, b follow.Batch) error {
+	if len(b.Records) == 0 {
 		return nil
 	}
 	w.came = w.a.cfg.Now()
-	if !b.created.Equal(w.created) {
-		w.of(b.created)
+	if !b.Created.Equal(w.created) {
+		w.of(b.Created)
 	}
-	restored, err := w.restore(ctx, b.records)
+	restored, err := w.restore(ctx, b.Records)
 	if err != nil {
 		return err
 	}
-	for i := range b.records {
-		w.gens.Apply(&b.records[i])
-		w.est.Apply(&b.records[i])
+	for i := range b.Records {
+		w.gens.Apply(&b.Records[i])
+		w.est.Apply(&b.Records[i])
 	}
-	w.applied = b.records[len(b.records)-1].Seq
+	w.applied = b.Records[len(b.Records)-1].Seq
 	w.a.note(func(s *Status) {
-		s.Applied, s.Held, s.Pending = w.applied, w.gens.Held(), b.pending
-		s.Records += uint64(len(b.records))
+		s.Applied, s.Held, s.Pending = w.applied, w.gens.Held(), b.Behind
+		s.Records += uint64(len(b.Records))
 		s.Restored += uint64(restored)
 		s.Orphans, s.Dropped, s.Foreign = w.gens.Counts.Orphans, w.gens.Counts.Dropped, w.gens.Counts.Foreign
 	})

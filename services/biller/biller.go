@@ -5,14 +5,12 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weirhq/weir/events/journal/access"
-	"github.com/weirhq/weir/projections/kv"
 	"github.com/weirhq/weir/projections/usage"
+	"github.com/weirhq/weir/services/follow"
 )
 
 // Status is where a biller stands.
@@ -36,18 +34,15 @@ type ExportStatus struct {
 	Failures uint64 // tries that failed
 }
 
-// warnEvery is how often the same thing is warned about.
-const warnEvery = 10 * time.Second
-
 // Biller writes lines. Its methods may be called at the same time.
 type Biller struct {
 	cfg     Config
+	warn    func(doing string, err error)
 	writing atomic.Bool
 
 	mu          sync.Mutex
 	status      Status
 	hours, days []usage.Sum
-	warned      map[string]time.Time
 }
 
 // New makes a biller; Run runs it.
@@ -55,7 +50,8 @@ func New(cfg Config) (*Biller, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("make the biller: %w", err)
 	}
-	return &Biller{cfg: cfg.withDefaults(), warned: map[string]time.Time{}, status: Status{Exports: map[string]ExportStatus{}}}, nil
+	cfg = cfg.withDefaults()
+	return &Biller{cfg: cfg, warn: follow.NewWarnings("biller", cfg.Logger, cfg.Now).Warn, status: Status{Exports: map[string]ExportStatus{}}}, nil
 }
 
 // Status says where the biller stands.
@@ -93,25 +89,6 @@ func (b *Biller) noteExport(name string, change func(*ExportStatus)) {
 	})
 }
 
-// warn logs a failure, but not the same thing again and again.
-func (b *Biller) warn(doing string, err error) {
-	const most = 64
-	b.mu.Lock()
-	now := b.cfg.Now()
-	last, known := b.warned[doing]
-	quiet := known && now.Sub(last) < warnEvery
-	if !quiet {
-		if len(b.warned) >= most {
-			clear(b.warned)
-		}
-		b.warned[doing] = now
-	}
-	b.mu.Unlock()
-	if !quiet {
-		b.cfg.Logger.Warn("biller: "+doing, "error", err)
-	}
-}
-
 // Run follows the log until ctx ends, and writes lines and hands them on while it holds the lease or is alone. The error is of a connection
 // that was closed, of a log that no longer holds what has not been billed, or of a stream that is no biller's.
 func (b *Biller) Run(ctx context.Context) error {
@@ -120,23 +97,10 @@ func (b *Biller) Run(ctx context.Context) error {
 		return fmt.Errorf("run the biller: %w", err)
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	leased, release := context.WithCancel(context.WithoutCancel(ctx)) // kept until the last lines are written
-	if b.cfg.Alone {
-		b.writing.Store(true)
-	} else {
-		js, err := jetstream.New(b.cfg.Conn)
-		if err != nil {
-			release()
-			return fmt.Errorf("run the biller: %w", err)
-		}
-		lease := kv.NewLease(kv.LeaseConfig{JetStream: js, Bucket: access.BucketLeases, Key: string(access.Biller), Holder: b.cfg.Name,
-			Replicas: b.cfg.Replicas, Now: b.cfg.Now})
-		group.Go(func() error { return lease.Run(leased, b.writing.Store) })
-	}
+	election := follow.Election{Conn: b.cfg.Conn, Role: access.Biller, Name: b.cfg.Name, Replicas: b.cfg.Replicas, Now: b.cfg.Now, Alone: b.cfg.Alone}
 	group.Go(func() error {
-		defer release()
 		defer b.writing.Store(false)
-		return (&worker{b: b, stream: s}).run(ctx)
+		return election.Run(ctx, b.writing.Store, (&worker{b: b, stream: s}).run)
 	})
 	for _, x := range b.cfg.Exports {
 		group.Go(func() error { return (&export{Export: x, b: b, stream: s}).run(ctx) })

@@ -1,7 +1,6 @@
 package biller
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,20 +9,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal"
+	"github.com/weirhq/weir/services/follow"
 )
-
-// Source gives the log's records in order and without a gap: a *journal.Tap, or what shares one among several readers. It is used by
-// one goroutine. A source that has a method Close() is closed when the biller is done with it.
-type Source interface {
-	// Next waits for the next whole messages. The slice may be reused by the next call. The error is ctx's, or says why the log cannot
-	// be read on: *journal.Replaced, *journal.Lost.
-	Next(ctx context.Context) ([]events.Record, error)
-
-	// Created is when the log's stream was made, known once Next has returned.
-	Created() time.Time
-}
 
 // Config is how a biller runs.
 type Config struct {
@@ -40,7 +28,7 @@ type Config struct {
 	DataDir string
 
 	// Source gives the log from a position on. Defaults to a tap of Log.
-	Source func(ctx context.Context, from journal.TapConfig) (Source, error)
+	Source follow.Open
 
 	// Alone says that there can be no other biller, as with a broker in this process that does not listen: no lease is sought. After a
 	// crash a lease takes 3 s to run out. Defaults to false.
@@ -76,8 +64,7 @@ const (
 
 func (c Config) withDefaults() Config {
 	if c.Source == nil {
-		log := c.Log
-		c.Source = func(ctx context.Context, from journal.TapConfig) (Source, error) { return log.Tap(ctx, from), nil }
+		c.Source = follow.Tap(c.Log)
 	}
 	if c.MaxAge == 0 {
 		c.MaxAge = DefaultMaxAge

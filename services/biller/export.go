@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weirhq/weir/projections/usage"
+	"github.com/weirhq/weir/services/follow"
 )
 
 // Record is a line as the stream holds it.
@@ -67,7 +68,7 @@ func (x *export) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if !x.b.writing.Load() {
 			consumer = nil
-			_ = pause(ctx, idlePause)
+			_ = follow.Pause(ctx, idlePause)
 			continue
 		}
 		var err error
@@ -80,7 +81,7 @@ func (x *export) run(ctx context.Context) error {
 		if err != nil && ctx.Err() == nil {
 			x.b.warn("export "+x.Name, err)
 			consumer = nil
-			_ = pause(ctx, retryPause)
+			_ = follow.Pause(ctx, retryPause)
 		}
 	}
 	return nil
@@ -151,7 +152,7 @@ func (x *export) hold(ctx context.Context, msgs []jetstream.Msg) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for pause(ctx, x.AckWait/3) == nil {
+		for follow.Pause(ctx, x.AckWait/3) == nil {
 			for _, m := range msgs {
 				_ = m.InProgress() // they are given again, then
 			}
@@ -212,7 +213,7 @@ func (x *export) rest(ctx context.Context, failed error, next time.Duration) err
 	if l, ok := errors.AsType[*later](failed); ok {
 		next = max(next, l.after)
 	}
-	return pause(ctx, min(next, x.MaxWait))
+	return follow.Pause(ctx, min(next, x.MaxWait))
 }
 
 var errLost = errors.New("another biller exports")

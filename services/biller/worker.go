@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/projections/admission"
+	"github.com/weirhq/weir/services/follow"
 )
 
 // When things are done, and how much is kept.
@@ -37,14 +37,6 @@ type worker struct {
 	next   time.Time // not before: look where the stream ends, or try again
 	saved  time.Time // when the state was last kept
 	keep   uint64    // the sequence that the kept state is of
-}
-
-// batch is records of whole messages.
-type batch struct {
-	records []events.Record
-	created time.Time
-	chain   journal.Chain
-	behind  uint64
 }
 
 func (w *worker) run(ctx context.Context) error {
@@ -101,22 +93,13 @@ func (w *worker) open(ctx context.Context) error {
 			return err
 		}
 		w.b.warn("make the stream", err)
-		if err := pause(ctx, retryPause); err != nil {
+		if err := follow.Pause(ctx, retryPause); err != nil {
 			return err
 		}
 	}
 }
 
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// read follows the log from where the state is. One batch is read ahead.
+// read follows the log from where the state is.
 func (w *worker) read(ctx context.Context) error {
 	from := journal.TapConfig{Name: "biller", Created: w.created, Chain: w.chain}
 	if w.applied > 0 {
@@ -126,73 +109,20 @@ func (w *worker) read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	batches := make(chan batch, 1)
-	group.Go(func() error {
-		if c, ok := source.(interface{ Close() }); ok {
-			defer c.Close()
-		}
-		return give(ctx, source, batches)
-	})
-	group.Go(func() error {
-		turn := time.NewTicker(turnEvery)
-		defer turn.Stop()
-		for {
-			more := batches
-			if len(w.pending) >= maxPending {
-				more = nil
-			}
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case b := <-more:
-				if err := w.take(ctx, b); err != nil {
-					return err
-				}
-			case <-turn.C:
-			}
-			if err := w.turn(ctx); err != nil {
-				return err
-			}
-		}
-	})
-	return group.Wait()
-}
-
-func give(ctx context.Context, source Source, batches chan<- batch) error {
-	pending, _ := source.(interface{ Pending() uint64 })
-	chain, _ := source.(interface{ Chain() journal.Chain })
-	for {
-		records, err := source.Next(ctx)
-		if err != nil {
-			return err
-		}
-		b := batch{records: append([]events.Record(nil), records...), created: source.Created()}
-		if pending != nil {
-			b.behind = pending.Pending()
-		}
-		if chain != nil {
-			b.chain = chain.Chain()
-		}
-		select {
-		case batches <- b:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	return follow.Loop{Every: turnEvery, Ready: func() bool { return len(w.pending) < maxPending }, Take: w.take, Turn: w.turn}.Run(ctx, source)
 }
 
 // take folds a batch.
-func (w *worker) take(ctx context.Context, b batch) error {
-	if len(b.records) > 0 && w.applied == 0 {
-		if first := b.records[0].Seq; first > 1 {
+func (w *worker) take(ctx context.Context, b follow.Batch) error {
+	if len(b.Records) > 0 && w.applied == 0 {
+		if first := b.Records[0].Seq; first > 1 {
 			return fmt.Errorf("the log begins at sequence %d: who was admitted before cannot be known; put the %s of another biller in %s/%s",
 				first, snapshotName, w.b.cfg.DataDir, folder)
 		}
 	}
-	w.created, w.chain = b.created, b.chain
-	for i := range b.records {
-		r := &b.records[i]
+	w.created, w.chain = b.Created, b.Chain
+	for i := range b.Records {
+		r := &b.Records[i]
 		if err := w.bringBack(ctx, r); err != nil {
 			return err
 		}
@@ -209,7 +139,7 @@ func (w *worker) take(ctx context.Context, b batch) error {
 	if f := w.usage.Fold(); !f.Supported() {
 		return fmt.Errorf("the log's rules are version %d, this binary knows %d", f.Rules(), admission.RulesVersion)
 	}
-	w.b.note(func(s *Status) { s.Behind = b.behind })
+	w.b.note(func(s *Status) { s.Behind = b.Behind })
 	return nil
 }
 
@@ -238,7 +168,7 @@ func (w *worker) bringBack(ctx context.Context, r *events.Record) error {
 			return err
 		}
 		w.b.warn("find the line that is corrected", err)
-		if err := pause(ctx, retryPause); err != nil {
+		if err := follow.Pause(ctx, retryPause); err != nil {
 			return err
 		}
 	}

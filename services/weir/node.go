@@ -34,6 +34,7 @@ import (
 	"github.com/weirhq/weir/services/auditor"
 	"github.com/weirhq/weir/services/biller"
 	"github.com/weirhq/weir/services/config"
+	"github.com/weirhq/weir/services/follow"
 	"github.com/weirhq/weir/services/gateway"
 	"github.com/weirhq/weir/services/ledger"
 )
@@ -173,12 +174,7 @@ func (n *node) project() (err error) {
 		registerProjector(n.registry, n.projector)
 	}
 	if n.has(roleAuditor) {
-		cfg := auditor.Config{Conn: n.conn, Log: n.log, Name: n.name, Alone: n.alone(), Replicas: n.config.Log.Replicas, Logger: n.logger}
-		if n.projector != nil {
-			cfg.Source = func(ctx context.Context, from journal.TapConfig) (auditor.Source, error) {
-				return n.feed.Follow(ctx, from), nil
-			}
-		}
+		cfg := auditor.Config{Conn: n.conn, Log: n.log, Source: n.follow(), Name: n.name, Alone: n.alone(), Replicas: n.config.Log.Replicas, Logger: n.logger}
 		if n.auditor, err = auditor.New(cfg); err != nil {
 			return err
 		}
@@ -188,17 +184,22 @@ func (n *node) project() (err error) {
 	return n.bill()
 }
 
+// follow gives what a projector of this process reads; nil: there is none, and each reads for itself.
+func (n *node) follow() follow.Open {
+	if n.projector == nil {
+		return nil
+	}
+	return func(ctx context.Context, from journal.TapConfig) (follow.Source, error) {
+		return n.feed.Follow(ctx, from), nil
+	}
+}
+
 // bill makes the biller.
 func (n *node) bill() (err error) {
 	if !n.has(roleBiller) {
 		return nil
 	}
-	cfg := biller.Config{Conn: n.conn, Log: n.log, Name: n.name, DataDir: n.config.DataDir, Alone: n.alone(), Replicas: n.config.Log.Replicas, Logger: n.logger}
-	if n.projector != nil {
-		cfg.Source = func(ctx context.Context, from journal.TapConfig) (biller.Source, error) {
-			return n.feed.Follow(ctx, from), nil
-		}
-	}
+	cfg := biller.Config{Conn: n.conn, Log: n.log, Source: n.follow(), Name: n.name, DataDir: n.config.DataDir, Alone: n.alone(), Replicas: n.config.Log.Replicas, Logger: n.logger}
 	n.biller, err = biller.New(cfg)
 	return err
 }

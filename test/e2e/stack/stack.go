@@ -24,6 +24,7 @@ import (
 	"github.com/weirhq/weir/projections/projector"
 	"github.com/weirhq/weir/services/auditor"
 	"github.com/weirhq/weir/services/config"
+	"github.com/weirhq/weir/services/follow"
 	"github.com/weirhq/weir/services/gateway"
 	"github.com/weirhq/weir/services/provider"
 )
@@ -181,7 +182,7 @@ func (s *Stack) log() error {
 		return err
 	}
 	s.auditor, err = auditor.New(auditor.Config{Conn: s.conn, Log: s.Log, Name: name, Alone: true, Logger: Quiet(),
-		Source: func(ctx context.Context, from journal.TapConfig) (auditor.Source, error) {
+		Source: func(ctx context.Context, from journal.TapConfig) (follow.Source, error) {
 			return feed.Follow(ctx, from), nil
 		}})
 	if err != nil {
