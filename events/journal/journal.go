@@ -29,12 +29,16 @@ type Config struct {
 	// Stream is the stream's name. Defaults to ACCOUNTING.
 	Stream string
 
-	// Create makes the stream if there is none, and brings MaxAge, MaxBytes and Replicas of one that is there to what is asked for.
+	// Create makes the stream if there is none, and brings MaxAge, MaxBytes, Replicas and Compress of one that is there to what is asked for.
 	// Roles that may not make streams leave it false. Defaults to false.
 	Create bool
 
 	// Replicas is how many servers hold the log: 1, 3 or 5. Defaults to 1.
 	Replicas int
+
+	// Compress has the broker compress the log on its disk with S2, to about a quarter. It does so 8 MB at a time, and whoever still has to
+	// read from there waits: up to a tenth of a second every few seconds at 500 requests a second. Defaults to false.
+	Compress bool
 
 	// MaxAge is how long the log keeps a message. Defaults to 720 hours.
 	MaxAge time.Duration

@@ -20,7 +20,6 @@ func plainStream() jetstream.StreamConfig {
 		Name:        "ACCOUNTING",
 		Subjects:    []string{"acct.>"},
 		Storage:     jetstream.FileStorage,
-		Compression: jetstream.S2Compression,
 		Discard:     jetstream.DiscardNew,
 		MaxAge:      720 * time.Hour,
 		Duplicates:  2 * time.Minute,
@@ -64,6 +63,14 @@ func TestOpenMakesTheStream(t *testing.T) {
 	if info, err := l.Info(t.Context()); err != nil || info.MaxBytes != 1<<30 {
 		t.Errorf("after a change of bounds: %+v, %v", info, err)
 	}
+	for _, compress := range []bool{true, false} {
+		if _, err := journal.Open(t.Context(), nc, journal.Config{Create: true, Compress: compress}); err != nil {
+			t.Fatalf("compression %v: %v", compress, err)
+		}
+		if info, err := s.Info(t.Context()); err != nil || (info.Config.Compression == jetstream.S2Compression) != compress {
+			t.Errorf("compression %v: %+v, %v", compress, info, err)
+		}
+	}
 }
 
 func TestOpenNamesWhatDoesNotHold(t *testing.T) {
@@ -72,8 +79,7 @@ func TestOpenNamesWhatDoesNotHold(t *testing.T) {
 		spoil func(*jetstream.StreamConfig)
 	}{
 		{"subjects", func(c *jetstream.StreamConfig) { c.Subjects = []string{"acct.*.reserve"} }},
-		{"storage", func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage; c.Compression = 0 }},
-		{"compression", func(c *jetstream.StreamConfig) { c.Compression = jetstream.NoCompression }},
+		{"storage", func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage }},
 		{"discard", func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardOld }},
 		{"max_msgs", func(c *jetstream.StreamConfig) { c.MaxMsgs = 1000 }},
 		{"max_msgs_per_subject", func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 1000 }},

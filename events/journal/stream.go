@@ -23,13 +23,20 @@ func (c Config) streamConfig() jetstream.StreamConfig {
 		MaxAge:            c.MaxAge,
 		Discard:           jetstream.DiscardNew,
 		Storage:           jetstream.FileStorage,
-		Compression:       jetstream.S2Compression,
+		Compression:       c.compression(),
 		Replicas:          c.Replicas,
 		Duplicates:        DuplicateWindow,
 		DenyDelete:        true,
 		DenyPurge:         true,
 		AllowDirect:       true,
 	}
+}
+
+func (c Config) compression() jetstream.StoreCompression {
+	if c.Compress {
+		return jetstream.S2Compression
+	}
+	return jetstream.NoCompression
 }
 
 func (l *Log) create(ctx context.Context) (*jetstream.StreamInfo, error) {
@@ -45,14 +52,14 @@ func (l *Log) create(ctx context.Context) (*jetstream.StreamInfo, error) {
 // adjust brings what an operator may change to what is asked for.
 func (l *Log) adjust(ctx context.Context, have jetstream.StreamConfig) error {
 	want := have
-	want.MaxAge, want.MaxBytes, want.Replicas = l.config.MaxAge, l.config.MaxBytes, l.config.Replicas
-	if want.MaxAge == have.MaxAge && want.MaxBytes == have.MaxBytes && want.Replicas == have.Replicas {
+	want.MaxAge, want.MaxBytes, want.Replicas, want.Compression = l.config.MaxAge, l.config.MaxBytes, l.config.Replicas, l.config.compression()
+	if want.MaxAge == have.MaxAge && want.MaxBytes == have.MaxBytes && want.Replicas == have.Replicas && want.Compression == have.Compression {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, callFor)
 	defer cancel()
 	if _, err := l.js.UpdateStream(ctx, want); err != nil {
-		return fmt.Errorf("set max_age %s, max_bytes %d, num_replicas %d: %w", want.MaxAge, want.MaxBytes, want.Replicas, unreachable(err))
+		return fmt.Errorf("set max_age %s, max_bytes %d, num_replicas %d, compression %s: %w", want.MaxAge, want.MaxBytes, want.Replicas, want.Compression, unreachable(err))
 	}
 	return nil
 }
@@ -67,7 +74,6 @@ func mustHold(c *jetstream.StreamConfig) error {
 	}
 	must(len(c.Subjects) == 1 && c.Subjects[0] == streamSubjects, "subjects", c.Subjects, "must be "+streamSubjects)
 	must(c.Storage == jetstream.FileStorage, "storage", c.Storage, "must be file")
-	must(c.Compression == jetstream.S2Compression, "compression", c.Compression, "must be s2")
 	must(c.Retention == jetstream.LimitsPolicy, "retention", c.Retention, "must be limits")
 	must(c.Discard == jetstream.DiscardNew, "discard", c.Discard, "must be new: nothing may be forgotten to make room")
 	must(!c.DiscardNewPerSubject, "discard_new_per_subject", c.DiscardNewPerSubject, "must be off")

@@ -33,7 +33,7 @@ type Config struct {
 	// TTL is how long a record is kept after it was last changed. Defaults to 7 days.
 	TTL time.Duration
 
-	// MaxBytes is how much the records may take; beyond it the oldest go. Defaults to 1 GiB.
+	// MaxBytes is how much the records may take; beyond it the oldest go. Defaults to 4 GiB.
 	MaxBytes int64
 
 	// Replicas is how many servers hold the buckets. Defaults to 1.
@@ -52,7 +52,7 @@ type Config struct {
 // Defaults of Config.
 const (
 	DefaultTTL      = 7 * 24 * time.Hour
-	DefaultMaxBytes = 1 << 30
+	DefaultMaxBytes = 4 << 30
 )
 
 func (c Config) withDefaults() Config {

@@ -87,7 +87,6 @@ func (s *store) make(ctx context.Context, cfg Config) error {
 		MaxAge:            cfg.TTL,
 		Discard:           jetstream.DiscardOld,
 		Storage:           jetstream.FileStorage,
-		Compression:       jetstream.S2Compression,
 		Replicas:          cfg.Replicas,
 		AllowDirect:       true,
 		AllowRollup:       true, // as buckets have it
@@ -133,8 +132,9 @@ func (s *store) adjust(ctx context.Context, cfg Config) error {
 	have := stream.CachedInfo().Config
 	want := have
 	want.MaxAge, want.MaxBytes, want.Replicas = cfg.TTL, cfg.MaxBytes, cfg.Replicas
-	want.Duplicates = min(2*time.Minute, cfg.TTL)
-	if want.MaxAge == have.MaxAge && want.MaxBytes == have.MaxBytes && want.Replicas == have.Replicas && want.Duplicates == have.Duplicates {
+	want.Duplicates, want.Compression = min(2*time.Minute, cfg.TTL), jetstream.NoCompression
+	if want.MaxAge == have.MaxAge && want.MaxBytes == have.MaxBytes && want.Replicas == have.Replicas && want.Duplicates == have.Duplicates &&
+		want.Compression == have.Compression {
 		return nil
 	}
 	_, err = s.js.UpdateStream(ctx, want)

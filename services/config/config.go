@@ -99,6 +99,9 @@ type Log struct {
 
 	// MaxAge is how long events are kept. Defaults to 30 days.
 	MaxAge time.Duration
+
+	// Compress has the broker compress the log on its disk (compression: s2), which costs latency at load. Defaults to false (none).
+	Compress bool
 }
 
 // Upstream bounds the waits for a model.

@@ -102,7 +102,7 @@ func TestEveryFieldHasAVariable(t *testing.T) {
 		"WEIR_NAME": "edge", "WEIR_LISTEN": "0.0.0.0:80", "WEIR_DATA_DIR": "/var/lib/weir", "WEIR_LOG_URL": "nats://a:4222, tls://b:4222",
 		"WEIR_LOG_CREDENTIALS": "/etc/creds", "WEIR_LOG_REPLICAS": "3", "WEIR_LOG_SYNC": "always", "WEIR_LOG_MAX_AGE": "48h",
 		"WEIR_MAX_REQUEST_BYTES": "1048576", "WEIR_UPSTREAM_CONNECT": "1s", "WEIR_UPSTREAM_FIRST_BYTE": "2s", "WEIR_UPSTREAM_IDLE": "3s",
-		"WEIR_DATABASE": "postgres://u:p%23@h/db?sslmode=disable", "WEIR_AUTH": "a.yaml", "WEIR_POLICIES": "p",
+		"WEIR_DATABASE": "postgres://u:p%23@h/db?sslmode=disable", "WEIR_LOG_COMPRESSION": "s2", "WEIR_AUTH": "a.yaml", "WEIR_POLICIES": "p",
 		"WEIR_LIMITS_PLATFORM_RPM": "5", "WEIR_LIMITS_DEFAULTS_ORG_TPM": "6", "WEIR_LIMITS_DEFAULTS_KEY": "{rpm: 7}",
 		"WEIR_ORGS": "{acme: {billing: prepaid}}", "WEIR_MODELS": "[{id: m, local: {replicas: [http://h:1]}}]",
 		"WEIR_CONNECTIONS": "[{id: c, provider: openai}]", "WEIR_POOLS": "[{id: p, provider: openai, rpm: 1, tpm: 2, concurrency: 3}]",
@@ -113,7 +113,7 @@ func TestEveryFieldHasAVariable(t *testing.T) {
 		c.Database != "postgres://u:p%23@h/db?sslmode=disable" {
 		t.Errorf("%+v", c)
 	}
-	if want := (Log{URL: "nats://a:4222, tls://b:4222", Credentials: "/etc/creds", Replicas: 3, Sync: time.Second, SyncAlways: true, MaxAge: 48 * time.Hour}); c.Log != want {
+	if want := (Log{URL: "nats://a:4222, tls://b:4222", Credentials: "/etc/creds", Replicas: 3, Sync: time.Second, SyncAlways: true, MaxAge: 48 * time.Hour, Compress: true}); c.Log != want {
 		t.Errorf("%+v", c.Log)
 	}
 	if want := (Upstream{time.Second, 2 * time.Second, 3 * time.Second}); c.Upstream != want {

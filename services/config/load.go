@@ -91,6 +91,7 @@ func (l *loader) log(m *strictyaml.Map) {
 		}
 	}
 	log.MaxAge = m.Get("max_age").Duration(log.MaxAge, minAge, maxAge)
+	log.Compress = m.Get("compression").OneOf("none", "none", "s2") == "s2"
 	m.End()
 }
 

@@ -148,7 +148,7 @@ func (n *node) start(ctx context.Context) (err error) {
 // openLog opens the log. Who may not make it waits for who does.
 func (n *node) openLog(ctx context.Context, keeper bool) (err error) {
 	for {
-		n.log, err = journal.Open(ctx, n.conn, journal.Config{Create: keeper, Replicas: n.config.Log.Replicas, MaxAge: n.config.Log.MaxAge, MaxBytes: n.maxBytes()})
+		n.log, err = journal.Open(ctx, n.conn, journal.Config{Create: keeper, Replicas: n.config.Log.Replicas, MaxAge: n.config.Log.MaxAge, MaxBytes: n.maxBytes(), Compress: n.config.Log.Compress})
 		if err == nil || keeper || !errors.Is(err, jetstream.ErrStreamNotFound) {
 			return err
 		}
