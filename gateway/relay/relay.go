@@ -4,7 +4,6 @@
 package relay
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -97,7 +96,8 @@ type Call struct {
 
 	FirstByte, Answer, Idle time.Duration // instead of the Relay's, when not 0
 
-	// Guard is asked when a connection is there and nothing was sent yet; false ends the call as Barred.
+	// Guard is asked when a connection is there and nothing was sent yet, and again before each piece that is sent; false ends the
+	// call as Barred. It is asked from other goroutines, too.
 	Guard func() bool
 	// Commit is called once, right before the first byte goes to the client, with the headers that will leave: the place to
 	// add to them.
@@ -202,10 +202,15 @@ func (x *exchange) send(transport *http.Transport) (*http.Response, error) {
 	c := x.call
 	x.trace.guard, x.trace.bar = c.Guard, func() { x.cancel(errBarred) }
 	ctx := httptrace.WithClientTrace(x.ctx, x.trace.hooks())
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, bytes.NewReader(c.Body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, http.NoBody)
 	if err != nil {
 		return nil, err
 	}
+	if req.ContentLength = int64(len(c.Body)); len(c.Body) > 0 {
+		req.GetBody = x.trace.body(c.Body, req.URL.Scheme == "https")
+		req.Body, _ = req.GetBody() // in memory: it cannot fail
+	}
+	defer x.trace.leave()
 	if c.Header != nil {
 		req.Header = c.Header
 	}

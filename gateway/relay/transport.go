@@ -1,8 +1,10 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -59,10 +61,18 @@ type conn struct {
 	net.Conn
 	written atomic.Int64
 	barred  atomic.Bool
+	call    atomic.Pointer[trace] // whose request is written, where a connection has one at a time
 }
 
 // Write counts before it writes: whoever sees the old count knows that nothing was under way.
+//
+// It asks the call's guard once more, as the last thing before the system has the bytes: a process that stood still since the connection
+// was chosen would otherwise go on as if no time had passed.
 func (c *conn) Write(b []byte) (int, error) {
+	if t := c.call.Load(); t != nil && !c.barred.Load() && !t.guard() {
+		c.barred.Store(true)
+		t.bar()
+	}
 	if c.barred.Load() {
 		return 0, errBarred
 	}
@@ -94,6 +104,7 @@ func (t *trace) hooks() *httptrace.ClientTrace {
 // getConn begins with a connection. The transport begins anew by itself when a connection that it had kept turns out to be
 // closed before anything was written, or when an HTTP/2 server says that it did not process the request.
 func (t *trace) getConn(string) {
+	t.leave()
 	if t.conn != nil && t.conn.written.Load() != t.base && !t.http2 {
 		t.dirty = true
 	}
@@ -113,12 +124,53 @@ func (t *trace) gotConn(info httptrace.GotConnInfo) {
 		return
 	}
 	t.base = t.conn.written.Load()
-	if t.guard != nil && !t.guard() {
+	if t.guard == nil {
+		return
+	}
+	if !t.http2 {
+		t.conn.call.Store(t)
+	}
+	if !t.guard() {
 		if !t.http2 {
 			t.conn.barred.Store(true)
 		}
 		t.bar()
 	}
+}
+
+// leave takes the call's guard from its connection: what is written there from now on is another's, or nobody's.
+func (t *trace) leave() {
+	if t.conn != nil {
+		t.conn.call.CompareAndSwap(t, nil)
+	}
+}
+
+// body gives a request's body anew for each time that it is sent. Where the connection may be shared with other calls, its reader asks
+// the guard before each piece, which is what keeps a call from being made late there. Elsewhere it is one that the transport knows to be
+// in memory, so that headers and body leave in one piece.
+func (t *trace) body(b []byte, shared bool) func() (io.ReadCloser, error) {
+	return func() (io.ReadCloser, error) {
+		r := bytes.NewReader(b)
+		if !shared || t.guard == nil {
+			return io.NopCloser(r), nil
+		}
+		return io.NopCloser(&guarded{r, t}), nil
+	}
+}
+
+// guarded is a body that ends in an error when the call is no longer allowed. It hides how the reader could write itself at once.
+type guarded struct {
+	r *bytes.Reader
+	t *trace
+}
+
+// Read reads the next piece if the call is still allowed.
+func (g *guarded) Read(p []byte) (int, error) {
+	if !g.t.guard() {
+		g.t.bar()
+		return 0, errBarred
+	}
+	return g.r.Read(p)
 }
 
 // dispatched says what is proven about a call that got no answer.

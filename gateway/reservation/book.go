@@ -241,8 +241,11 @@ func (b *Book) Run(ctx context.Context) error {
 	}
 }
 
-// renew publishes a lease.
+// renew publishes a lease, unless the log is another than the one that the reservations were made in: that one knows nothing of them.
 func (b *Book) renew() {
+	if !b.config.Trusted() {
+		return
+	}
 	d := &events.Lease{Gateway: b.config.Gateway, Epoch: b.config.Epoch, TTLMS: LeaseTTL.Milliseconds()}
 	id := fmt.Sprintf("%s/lease/%d", b.config.Gateway, b.config.Now().UnixNano())
 	_ = b.config.Publisher.Submit(b.event(id, "", events.Platform, d), nil) // the next one says the same
@@ -300,6 +303,7 @@ func (b *Book) Again() {
 		all = append(all, r)
 	}
 	b.mu.Unlock()
+	b.renew()
 	for _, r := range all {
 		r.again()
 	}

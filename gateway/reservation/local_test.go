@@ -53,8 +53,12 @@ func (p *pages) clock() time.Time {
 	return p.now
 }
 
-func (p *pages) book() *reservation.Book {
-	return reservation.NewBook(reservation.Config{Gateway: gateway, Epoch: 1, Publisher: p, Spool: p, Now: p.clock, MaybeAppended: func(error) bool { return true }})
+func (p *pages) book() *reservation.Book { return p.bookOf(nil) }
+
+// bookOf is a book whose log is trusted while trusted says so.
+func (p *pages) bookOf(trusted func() bool) *reservation.Book {
+	return reservation.NewBook(reservation.Config{Gateway: gateway, Epoch: 1, Publisher: p, Spool: p, Now: p.clock, MaybeAppended: func(error) bool { return true },
+		Trusted: trusted})
 }
 
 func ids(all []events.Event) (out []string) {
@@ -189,6 +193,24 @@ func TestCallsThatMayNotOutliveTheirLeaseEndBeforeIt(t *testing.T) {
 	}
 }
 
+// A log that is not the right one gets no signs of life; once it is recovered, or the right one is back, it does.
+func TestNoLeaseForAnotherLog(t *testing.T) {
+	p := &pages{now: time.Unix(1000, 0)}
+	right := false
+	b := p.bookOf(func() bool { return right })
+	ended, stop := context.WithCancel(t.Context())
+	stop()
+	for want, is := range []bool{false, true} {
+		right = is
+		if err := b.Run(ended); err != nil {
+			t.Fatal(err)
+		}
+		if len(p.sent) != want {
+			t.Errorf("the log is the right one: %t; %d leases", is, len(p.sent))
+		}
+	}
+}
+
 func TestARecoveredLogIsToldWhatIsHeld(t *testing.T) {
 	p := &pages{now: time.Unix(1000, 0)}
 	b := p.book()
@@ -203,10 +225,10 @@ func TestARecoveredLogIsToldWhatIsHeld(t *testing.T) {
 	}
 	p.now = p.now.Add(time.Minute)
 	b.Again()
-	if len(p.sent) != 2 {
-		t.Fatalf("%d reserves", len(p.sent))
+	if len(p.sent) != 3 || p.sent[0].Data.Kind() != events.KindLease {
+		t.Fatalf("want a lease and two reserves: %v", p.sent)
 	}
-	for i, ev := range p.sent {
+	for i, ev := range p.sent[1:] {
 		d := ev.Data.(*events.Reserve)
 		if d.Mode != events.ModeBoundedLocal || d.At != time.Unix(1000, 0).UnixNano() || d.Attempt != int64(i) || len(d.Claims) != 1+i || ev.ID == p.spooled[i].ID {
 			t.Errorf("%s: %+v", ev.ID, d)
