@@ -42,8 +42,10 @@ var server struct {
 var schemas atomic.Int64
 
 // Main runs the tests of a package and stops the server that they started. It is what TestMain calls.
-func Main(m *testing.M) {
-	code := m.Run()
+func Main(m *testing.M) { Exit(m.Run()) }
+
+// Exit stops the server that a package's tests started, and ends with a code. It is for a TestMain that does more than Main.
+func Exit(code int) {
 	if server.stop != nil {
 		server.stop()
 	}

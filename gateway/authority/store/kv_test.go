@@ -13,12 +13,13 @@ import (
 	"github.com/weirhq/weir/events/journal/embedded"
 	"github.com/weirhq/weir/gateway/authority/store"
 	"github.com/weirhq/weir/gateway/authority/store/storetest"
+	"github.com/weirhq/weir/test/postgrestest"
 )
 
 // patience is how long what must happen is waited for.
 const patience = 60 * time.Second
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.Cleanup(postgrestest.Exit)) }
 
 // broker is a broker in process which gateways may join over TCP.
 type broker struct {

@@ -98,12 +98,16 @@ type operator struct {
 
 func newOperator(t testing.TB, b *broker) *operator {
 	t.Helper()
-	nc := b.connect(access.System)
-	log, err := journal.Open(within(t), nc, journal.Config{Create: true})
+	return newOperatorOn(t, b, open(t, b.connect(access.System), true))
+}
+
+// newOperatorOn makes one whose records are kept elsewhere than on the broker.
+func newOperatorOn(t testing.TB, b *broker, s store.Backend) *operator {
+	t.Helper()
+	log, err := journal.Open(within(t), b.connect(access.System), journal.Config{Create: true})
 	check(t, err)
-	kv := open(t, nc, true)
-	f := &faults{Backend: kv, Log: log}
-	m := mirror(t, kv)
+	f := &faults{Backend: s, Log: log}
+	m := mirror(t, s)
 	return &operator{store.New(store.Config{Backend: f, Mirror: m, Log: f, Source: "test", NewID: uuid.NewString}), m, f, log}
 }
 

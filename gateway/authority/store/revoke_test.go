@@ -26,7 +26,7 @@ type gate struct {
 	book   *reservation.Book
 }
 
-func newGate(t testing.TB, b *broker) *gate {
+func newGate(t testing.TB, b *broker, s func(*nats.Conn) store.Backend) *gate {
 	t.Helper()
 	nc, name := b.join()
 	log, err := journal.Open(within(t), nc, journal.Config{})
@@ -42,7 +42,7 @@ func newGate(t testing.TB, b *broker) *gate {
 	check(t, err)
 	running(t, func(ctx context.Context) error { _ = pub.Run(ctx); return nil })
 	running(t, book.Run)
-	return &gate{events.Gateway(name), mirror(t, open(t, nc, false)), book}
+	return &gate{events.Gateway(name), mirror(t, s(nc)), book}
 }
 
 // outcome is what became of one request.
@@ -92,8 +92,17 @@ func (g *gate) request(ctx context.Context, raw string) (o outcome, err error) {
 // TestRevocationIsStrict revokes one of two keys of an org again and again while two gateways are under load. By the log, not one
 // request of the revoked key is admitted after the fence, and the other key goes on.
 func TestRevocationIsStrict(t *testing.T) {
-	b := newBroker(t)
-	op := newOperator(t, b)
+	t.Run("kv", func(t *testing.T) {
+		b := newBroker(t)
+		revocations(t, b, newOperator(t, b), func(nc *nats.Conn) store.Backend { return open(t, nc, false) })
+	})
+	t.Run("postgres", func(t *testing.T) {
+		b, url := newBroker(t), database(t)
+		revocations(t, b, newOperatorOn(t, b, openPostgres(t, url)), func(*nats.Conn) store.Backend { return openPostgres(t, url) })
+	})
+}
+
+func revocations(t *testing.T, b *broker, op *operator, s func(*nats.Conn) store.Backend) {
 	name, err := access.NewName("projector")
 	check(t, err)
 	p, err := projector.New(projector.Config{Log: op.log, Conn: b.connect(access.System), Name: name})
@@ -106,7 +115,7 @@ func TestRevocationIsStrict(t *testing.T) {
 			t.Fatal("the projector is not ready: ", why)
 		}
 	}
-	gates := []*gate{newGate(t, b), newGate(t, b)}
+	gates := []*gate{newGate(t, b, s), newGate(t, b, s)}
 	const rounds, clients = 5, 24
 	var seen struct{ admitted, stale, denied, goingOn atomic.Int64 }
 	for round := range rounds {
