@@ -29,6 +29,10 @@ const (
 
 	// crowdFloor is how much of the ideal throughput there must be, however busy the machine is. The test prints what there was.
 	crowdFloor = 0.6
+
+	// heldFloor is how much of the budget is held, in the log's time, while somebody waits for it: all but what the first of the queue is
+	// too large for. That no room was left which was enough for it is asserted exactly.
+	heldFloor = 0.9
 )
 
 // order is one request of the mix.
@@ -135,11 +139,14 @@ func TestTheBudgetHoldsUnderACrowd(t *testing.T) {
 	}
 	s.StopGateways()
 	q := queue(t, s)
-	t.Logf("%d waited, at most %d at once", q.waited, q.most)
+	t.Logf("%d waited, at most %d at once; while any did (%s), %.1f %% of the budget was held", q.waited, q.most, q.queued.Round(time.Millisecond), 100*q.held)
+	if q.held < heldFloor {
+		t.Errorf("only %.1f %% of the budget was held while somebody waited", 100*q.held)
+	}
 	if q.waited < crowdClients {
 		t.Errorf("only %d waited: the test proves little", q.waited)
 	}
-	for _, o := range q.overtaken {
+	for _, o := range append(q.overtaken, q.idle...) {
 		t.Error(o)
 	}
 	if held := s.Story(t).Gauges(); len(held) != 0 {
@@ -169,6 +176,9 @@ func idealCrowd(t *testing.T, budget int64) int64 {
 type waits struct {
 	waited, most int
 	overtaken    []string
+	idle         []string      // records after which the first of the queue would have fitted
+	held         float64       // of the budget, on average over the time in which somebody waited
+	queued       time.Duration // that time
 }
 
 // queue reads the log of a stack whose requests all claim the same gauge.
@@ -179,6 +189,9 @@ func queue(t *testing.T, s *stack.Stack) (q waits) {
 		id      events.RequestID
 		attempt int64
 	}
+	claims := map[place]*events.Claim{} // on the gauge, of those who wait
+	var since int64
+	var used float64
 	fold, line := admission.New(), []place{}
 	note := func(format string, args ...any) {
 		if len(q.overtaken) < shown {
@@ -190,6 +203,11 @@ func queue(t *testing.T, s *stack.Stack) (q waits) {
 	check(t, s.Log.Read(t.Context(), 1, info.Last, func(r events.Record) error {
 		own, reserves := r.Data.(*events.Reserve)
 		decided := false
+		if len(line) > 0 && r.At > since {
+			q.queued += time.Duration(r.At - since)
+			q.held += used * float64(r.At-since)
+		}
+		since = max(since, r.At)
 		for _, v := range fold.Apply(&r) {
 			p := place{v.Request, v.Attempt}
 			at := len(line)
@@ -215,13 +233,33 @@ func queue(t *testing.T, s *stack.Stack) (q waits) {
 		}
 		if reserves && !decided && r.Fault == "" {
 			line = append(line, place{own.Request, own.Attempt})
+			claims[line[len(line)-1]] = gauge(own)
 			q.waited++
 			q.most = max(q.most, len(line))
+		}
+		if len(line) > 0 {
+			first := claims[line[0]]
+			reading, _ := fold.Reading(first.Meter)
+			used = float64(reading.Used) / float64(first.Limit)
+			if reading.Used+first.Need() <= first.Limit && len(q.idle) < shown {
+				q.idle = append(q.idle, fmt.Sprintf("after sequence %d %s waits for %d with %d of %d used", r.Seq, line[0].id, first.Amount, reading.Used, first.Limit))
+			}
 		}
 		return nil
 	}))
 	if strings.Join(q.overtaken, "") == "" && len(line) != 0 {
 		note("%d wait for ever", len(line))
 	}
+	q.held /= max(float64(q.queued), 1)
 	return q
+}
+
+// gauge is the claim on which a reserve may wait.
+func gauge(r *events.Reserve) *events.Claim {
+	for i := range r.Claims {
+		if r.Claims[i].Park {
+			return &r.Claims[i]
+		}
+	}
+	return nil
 }
