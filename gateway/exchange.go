@@ -229,13 +229,8 @@ func (x *exchange) count(a *refusal.Answer) {
 
 // run reserves, and when admitted makes the calls.
 func (x *exchange) run() {
-	x.reservation = x.s.config.Book.Begin(x.id, x.key.Org)
 	first, done, picked := x.first()
-	if !x.reserve(first.Deployment) {
-		done(barred, 0)
-		return
-	}
-	if !x.pace() {
+	if !x.admitted(first.Deployment) || !x.pace() {
 		done(barred, 0)
 		return
 	}
