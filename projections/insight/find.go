@@ -21,6 +21,7 @@ const (
 // Target is a request as a log holds it: what an Explainer needs to know beforehand.
 type Target struct {
 	Request  events.RequestID
+	Org      events.Org // whose it is; empty if no valid record names it
 	Reserves []*events.Reserve
 	First    uint64 // sequence of the first record that names it
 	Last     uint64 // of the last one
@@ -86,6 +87,9 @@ func (f *Finder) Take(r *events.Record) (more bool) {
 		return false
 	}
 	t.Last, t.LastAt = r.Seq, r.At
+	if t.Org == "" && r.Fault == "" {
+		t.Org = r.Org
+	}
 	switch d := r.Data.(type) {
 	case *events.Reserve:
 		if r.Fault == "" && len(t.Reserves) < maxTargetAttempts {
@@ -99,6 +103,9 @@ func (f *Finder) Take(r *events.Record) (more bool) {
 	}
 	return true
 }
+
+// Started says whether a record that names the request has come.
+func (f *Finder) Started() bool { return f.started }
 
 // ErrNotFound says that no record names the request.
 var ErrNotFound = errors.New("no record of the log names it")

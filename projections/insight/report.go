@@ -316,6 +316,9 @@ func (s *Simulation) assume(r *Report) {
 	say("a request that really was refused and now is admitted uses what was estimated, and runs as long as half of its model's requests did up to then (%s)", Number(r.Changed.Invented))
 	say("true-ups and releases come as long after their admission as they really did; one that is admitted sooner than it was still ends when it did")
 	say("gateways estimate, route and renew their leases as they did; nothing happens while the log was silent for more than 2 s")
+	if s.config.Org != "" {
+		say("only requests of %s come under other limits or load, and only they are counted: those of others come as they came", s.config.Org)
+	}
 	if s.config.Scale != ScaleOnce {
 		say("each request comes %s times with an id of its own, each copy up to 5 s later by an amount that its id gives; where the scale is no whole number the id says whether it comes once more", trimFloat(r.Scale))
 	}

@@ -40,6 +40,9 @@ type SimulationConfig struct {
 	// From is the instant, ns since 1970, at which the simulation begins; what was recorded before is folded as it was. Defaults to the
 	// first record.
 	From int64
+
+	// Org is whose requests come under the other limits and the scale, and are counted; those of others come as they came. Defaults to all.
+	Org events.Org
 }
 
 // Simulation folds a recorded log twice, as it was and under other limits or load, and counts what differs.
@@ -257,7 +260,10 @@ func (s *Simulation) replay(r *events.Record, recorded *origin) {
 		s.fold(r)
 		return
 	}
-	n := s.copies(id)
+	n := int64(1)
+	if s.own(r.Org) {
+		n = s.copies(id)
+	}
 	for k := range n {
 		if k == 0 {
 			s.deliver(r, recorded, 0)
@@ -267,6 +273,9 @@ func (s *Simulation) replay(r *events.Record, recorded *origin) {
 		s.plan(scheduled{at: r.At + offset, rec: copyOf(r, k, offset), origin: recorded, offset: offset})
 	}
 }
+
+// own says whether an org's requests are those that the simulation is about.
+func (s *Simulation) own(org events.Org) bool { return s.config.Org == "" || s.config.Org == org }
 
 // copies gives how many times a request comes.
 func (s *Simulation) copies(id events.RequestID) int64 {
@@ -293,7 +302,9 @@ func (s *Simulation) deliver(r *events.Record, recorded *origin, offset int64) {
 func (s *Simulation) reserve(r *events.Record, d *events.Reserve, recorded *origin, offset int64) {
 	l := s.lives[d.Request]
 	if l != nil && l.differs() {
-		s.counts.leftOut++
+		if s.own(d.Org) {
+			s.counts.leftOut++
+		}
 		return
 	}
 	if l == nil {
@@ -312,7 +323,9 @@ func (s *Simulation) reserve(r *events.Record, d *events.Reserve, recorded *orig
 		s.spare = &events.Reserve{}
 	}
 	rec := *r
-	rec.Data = s.config.Limits.apply(d, s.spare)
+	if s.own(d.Org) {
+		rec.Data = s.config.Limits.apply(d, s.spare)
+	}
 	s.fold(&rec)
 	if f := l.fate(d.Attempt); f == nil || !f.decided {
 		s.spare = nil // the fold keeps a reserve that waits
@@ -372,7 +385,9 @@ func (s *Simulation) reallyDecided(v *events.Verdict) {
 	}
 	delete(s.origins, attemptID{v.Request, v.Attempt})
 	o.decided, o.admitted, o.at, o.by = true, v.Admitted, v.Time, s.applied
-	s.counts.recorded(o.reserve, v)
+	if s.own(o.reserve.Org) {
+		s.counts.recorded(o.reserve, v)
+	}
 	if v.Admitted {
 		s.running[v.Request] = run{o.reserve.Model, v.Time}
 	}
@@ -385,7 +400,9 @@ func (s *Simulation) reallyDecided(v *events.Verdict) {
 // decided takes in a verdict of the simulation.
 func (s *Simulation) decided(f *fate, v *events.Verdict) {
 	f.decided, f.admitted, f.at = true, v.Admitted, v.Time
-	s.counts.simulated(f, v)
+	if s.own(f.origin.reserve.Org) {
+		s.counts.simulated(f, v)
+	}
 	s.both(f)
 }
 
@@ -394,7 +411,9 @@ func (s *Simulation) both(f *fate) {
 	if !f.decided || !f.origin.decided {
 		return
 	}
-	s.counts.compared(f)
+	if s.own(f.origin.reserve.Org) {
+		s.counts.compared(f)
+	}
 	switch {
 	case f.admitted && f.origin.admitted:
 		f.delay = max(0, f.at-f.offset-f.origin.at)
@@ -423,8 +442,10 @@ func (s *Simulation) drop(id events.RequestID, l *life) {
 // invent makes the true-up and the release of an attempt that really was refused.
 func (s *Simulation) invent(f *fate) {
 	f.invented = true
-	s.counts.invented++
 	d := f.origin.reserve
+	if s.own(d.Org) {
+		s.counts.invented++
+	}
 	final := &events.TrueUp{Request: f.request, Attempt: f.attempt, Gateway: d.Gateway, N: 1, Final: true, Quality: events.QualityEstimated, PriceVersion: d.PriceVersion}
 	final.Usage = events.Usage{InputTokens: d.Estimate.InputTokens, OutputTokens: d.Estimate.OutputTokens}
 	final.Charges, final.CostNano = expected(d)
@@ -483,7 +504,7 @@ func (s *Simulation) follow(r *events.Record) {
 		}
 		n.add(r.At - run.at)
 	case *events.Refused:
-		if s.sim != nil {
+		if s.sim != nil && s.own(r.Org) {
 			s.counts.turned(d)
 		}
 	}

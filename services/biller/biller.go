@@ -25,6 +25,7 @@ type Status struct {
 	Counts    usage.Counts
 	Behind    uint64 // messages of the log that are still to be read, if the source says
 	Exports   map[string]ExportStatus
+	Usage     CountStatus // of usage by hour and day in the database
 }
 
 // ExportStatus is where an export stands.
@@ -104,6 +105,9 @@ func (b *Biller) Run(ctx context.Context) error {
 	})
 	for _, x := range b.cfg.Exports {
 		group.Go(func() error { return (&export{Export: x, b: b, stream: s}).run(ctx) })
+	}
+	if b.cfg.Usage != nil {
+		group.Go(func() error { return (&counter{Tables: *b.cfg.Usage, b: b, stream: s}).run(ctx) })
 	}
 	if err := group.Wait(); err != nil {
 		return fmt.Errorf("run the biller: %w", err)

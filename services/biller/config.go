@@ -46,6 +46,9 @@ type Config struct {
 	// Exports hand lines on. Defaults to none.
 	Exports []Export
 
+	// Usage is where usage by hour and day is kept. Defaults to nowhere but the biller's own state.
+	Usage *Tables
+
 	// SaveEvery is how often the state is kept. Defaults to 1 minute.
 	SaveEvery time.Duration
 

@@ -23,12 +23,13 @@ import (
 	"github.com/weirhq/weir/events/journal/embedded"
 	"github.com/weirhq/weir/projections/admission"
 	"github.com/weirhq/weir/projections/usage"
+	"github.com/weirhq/weir/test/postgrestest"
 )
 
 // patience is how long a test waits for what must happen.
 const patience = 60 * time.Second
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.Cleanup(postgrestest.Exit)) }
 
 // node is a broker with a log.
 type node struct {

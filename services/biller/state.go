@@ -175,22 +175,41 @@ type Start struct {
 // EarliestStart finds, among the snapshots that a biller keeps in a data directory (its newest, and one for each of the last 35 days), the
 // earliest of a log that is not before a sequence; found is false if there is none.
 func EarliestStart(dir string, created time.Time, from uint64) (start Start, found bool, err error) {
+	err = eachStart(dir, created, from, func(s Start) {
+		if !found || s.Applied < start.Applied {
+			start, found = s, true
+		}
+	})
+	return start, found, err
+}
+
+// LatestStart finds the latest of them that is before a sequence.
+func LatestStart(dir string, created time.Time, from, before uint64) (start Start, found bool, err error) {
+	err = eachStart(dir, created, from, func(s Start) {
+		if s.Applied < before && (!found || s.Applied > start.Applied) {
+			start, found = s, true
+		}
+	})
+	return start, found, err
+}
+
+func eachStart(dir string, created time.Time, from uint64, each func(Start)) error {
 	names, err := filepath.Glob(filepath.Join(dir, folder, "usage*.snapshot"))
 	if err != nil {
-		return Start{}, false, err
+		return err
 	}
 	for _, name := range names {
 		text, err := os.ReadFile(name)
 		if err != nil {
-			return Start{}, false, err
+			return err
 		}
 		s, err := decodeState(text)
 		if err != nil {
 			continue // damaged
 		}
-		if s.created.Equal(created) && s.applied+1 >= from && (!found || s.applied < start.Applied) {
-			start, found = Start{s.usage, s.applied, s.created, s.chain}, true
+		if s.created.Equal(created) && s.applied+1 >= from {
+			each(Start{s.usage, s.applied, s.created, s.chain})
 		}
 	}
-	return start, found, nil
+	return nil
 }

@@ -214,6 +214,28 @@ var errMoved = errors.New("the stream has moved on")
 
 // newest finds the line of the highest revision of an attempt; found is false if the stream holds none.
 func (s *stream) newest(ctx context.Context, org events.Org, id events.RequestID, attempt int64) (newest usage.Line, found bool, err error) {
+	err = s.lines(ctx, org, id, func(l *usage.Line) (enough bool) {
+		if l.Attempt == attempt && (!found || l.ID != newest.ID || l.Revision > newest.Revision) {
+			newest, found = *l, true
+		}
+		return false
+	})
+	return newest, found, err
+}
+
+// first finds the line that a correction corrects, as it was first written; found is false if the stream no longer holds it.
+func (s *stream) first(ctx context.Context, correction *usage.Line) (first usage.Line, found bool, err error) {
+	err = s.lines(ctx, correction.Org, correction.Request, func(l *usage.Line) (enough bool) {
+		if l.ID == correction.ID && l.Revision == 0 {
+			first, found = *l, true
+		}
+		return found
+	})
+	return first, found, err
+}
+
+// lines gives a request's lines in order, until each has enough.
+func (s *stream) lines(ctx context.Context, org events.Org, id events.RequestID, each func(*usage.Line) (enough bool)) error {
 	cfg := jetstream.ConsumerConfig{
 		FilterSubject: SubjectPrefix + string(org), AckPolicy: jetstream.AckNonePolicy, InactiveThreshold: time.Minute, MemoryStorage: true,
 	}
@@ -225,28 +247,30 @@ func (s *stream) newest(ctx context.Context, org events.Org, id events.RequestID
 	defer cancel()
 	consumer, err := s.js.CreateConsumer(calling, Stream, cfg)
 	if err != nil {
-		return usage.Line{}, false, fmt.Errorf("look for the line of %s: %w", id, err)
+		return fmt.Errorf("look for the line of %s: %w", id, err)
 	}
 	defer func() { _ = s.js.DeleteConsumer(context.WithoutCancel(ctx), Stream, consumer.CachedInfo().Name) }() // otherwise it is dropped soon
 	for left := consumer.CachedInfo().NumPending; left > 0; {
 		batch, err := consumer.Fetch(int(min(left, readMost)), jetstream.FetchMaxWait(callFor))
 		if err != nil {
-			return usage.Line{}, false, fmt.Errorf("look for the line of %s: %w", id, err)
+			return fmt.Errorf("look for the line of %s: %w", id, err)
 		}
-		got := uint64(0)
+		got, enough := uint64(0), false
 		for m := range batch.Messages() {
 			got++
-			l, err := usage.Decode(m.Data())
-			if err == nil && l.Request == id && l.Attempt == attempt && (!found || l.ID != newest.ID || l.Revision > newest.Revision) {
-				newest, found = l, true
+			if l, err := usage.Decode(m.Data()); err == nil && l.Request == id && !enough {
+				enough = each(&l)
 			}
 		}
+		if enough {
+			return nil
+		}
 		if got == 0 {
-			return usage.Line{}, false, fmt.Errorf("look for the line of %s: %d lines were not given: %w", id, left, errors.Join(batch.Error(), ctx.Err()))
+			return fmt.Errorf("look for the line of %s: %d lines were not given: %w", id, left, errors.Join(batch.Error(), ctx.Err()))
 		}
 		left -= min(left, got)
 	}
-	return newest, found, nil
+	return nil
 }
 
 // isGone says whether an error means that there is no stream.

@@ -61,6 +61,9 @@ func (g *Gateway) mount() {
 	}
 }
 
+// Door is where people and operators come in under /api; nil where this process does not manage.
+func (g *Gateway) Door() *manage.Handler { return g.manage }
+
 // runDynamic follows dynamic authority until ctx ends.
 func (g *Gateway) runDynamic(ctx context.Context, running *errgroup.Group) {
 	if g.mirror != nil {

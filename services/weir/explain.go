@@ -15,13 +15,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/gateway/inquiry"
 	"github.com/weirhq/weir/projections/admission"
 	"github.com/weirhq/weir/projections/insight"
+	"github.com/weirhq/weir/services/biller"
 )
-
-// explainSlack is how long before an id was made its request is looked for: gateways' clocks differ from the log's.
-const explainSlack = time.Minute
 
 // explainCommand retells one request.
 type explainCommand struct {
@@ -47,11 +45,7 @@ func (c *explainCommand) run(ctx context.Context, configFile string, out io.Writ
 		return err
 	}
 	defer s.close()
-	target, err := c.find(ctx, s)
-	if err != nil {
-		return fmt.Errorf("explain: %w", err)
-	}
-	story, err := c.retell(ctx, s, target)
+	story, err := c.retell(ctx, s)
 	if err != nil {
 		return fmt.Errorf("explain: %w", err)
 	}
@@ -62,68 +56,26 @@ func (c *explainCommand) run(ctx context.Context, configFile string, out io.Writ
 	return err
 }
 
-// find looks for the request, near the time that its id gives if it gives one.
-func (c *explainCommand) find(ctx context.Context, s source) (*insight.Target, error) {
-	finder, err := insight.NewFinder(c.ID)
-	if err != nil {
-		return nil, err
-	}
-	var from uint64
-	if made, ok := insight.MadeAt(c.ID); ok {
-		if from, err = s.seqAt(ctx, made-int64(explainSlack)); err != nil {
-			return nil, err
-		}
-	}
+// retell finds the request and folds the log up to its end.
+func (c *explainCommand) retell(ctx context.Context, s source) (*insight.Story, error) {
 	p := newProgress("looking for it")
-	defer p.done()
-	err = s.read(ctx, from, func(r *events.Record) error {
-		p.step(r)
-		if !finder.Take(r) {
-			return errEnough
-		}
-		return nil
-	})
+	target, err := inquiry.Find(ctx, s, c.ID, 0, p.step)
+	p.done()
 	if err != nil {
 		return nil, err
 	}
-	return finder.Target()
-}
-
-// retell folds the log up to the end of the request.
-func (c *explainCommand) retell(ctx context.Context, s source, target *insight.Target) (*insight.Story, error) {
-	fold := admission.New()
-	if live, ok := s.(*liveLog); ok {
-		newer, err := snapshotBefore(ctx, live, c.DataDir, target.First)
-		if err != nil {
-			return nil, err
-		}
-		if newer != nil {
-			fold = newer
-		}
-	}
-	e := insight.NewExplainer(fold, target)
-	p := newProgress("folding")
+	p = newProgress("folding")
 	defer p.done()
-	err := s.read(ctx, fold.Seq()+1, func(r *events.Record) error {
-		p.step(r)
-		if e.Done() {
-			return errEnough
-		}
-		return e.Apply(r)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return e.Story(), nil
+	return inquiry.Retell(ctx, s, target, p.step)
 }
 
 // snapshotWorth is how many messages must lie before a request for a snapshot to be used: without one the fold also knows who holds
 // what was charged long before.
 const snapshotWorth = 500_000
 
-// snapshotBefore gives the newest fold that a projector kept in the data directory and that is not past a sequence; nil if there is
-// none, or if the log before the sequence is short.
-func snapshotBefore(ctx context.Context, l *liveLog, dataDir string, seq uint64) (*admission.Fold, error) {
+// FoldBefore gives the newest fold that a projector kept in the data directory and that is not past a sequence, or of a day that a biller
+// kept; nil if there is none, or if the log before the sequence is short.
+func (l *liveLog) FoldBefore(ctx context.Context, seq uint64) (*admission.Fold, error) {
 	info, err := l.log.Info(ctx)
 	if err != nil {
 		return nil, err
@@ -131,7 +83,7 @@ func snapshotBefore(ctx context.Context, l *liveLog, dataDir string, seq uint64)
 	if seq < info.First+snapshotWorth {
 		return nil, nil
 	}
-	names, err := filepath.Glob(filepath.Join(dataDir, "snapshots", "admission-*.snapshot"))
+	names, err := filepath.Glob(filepath.Join(l.dataDir, "snapshots", "admission-*.snapshot"))
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +98,11 @@ func snapshotBefore(ctx context.Context, l *liveLog, dataDir string, seq uint64)
 			return fold, nil
 		}
 	}
-	return nil, nil
+	start, found, err := biller.LatestStart(l.dataDir, info.Created, info.First, seq)
+	if err != nil || !found {
+		return nil, err
+	}
+	return start.Usage.Fold(), nil
 }
 
 // snapshotFold takes the fold out of a projector's snapshot of this log; nil if it is none, or is damaged: the log itself then serves.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal"
+	"github.com/weirhq/weir/projections/admission"
 )
 
 // logWriteWithin bounds how long an operator's tool may leave what was sent to it unread.
@@ -61,7 +62,7 @@ func (n *node) serveLog(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, `{"error":"at is not an instant of RFC 3339"}`, http.StatusBadRequest)
 			return
 		}
-		seq, err := live.seqAt(r.Context(), events.Nanos(at))
+		seq, err := live.SeqAt(r.Context(), events.Nanos(at))
 		if err != nil {
 			http.Error(w, `{"error":"the log could not be read"}`, http.StatusServiceUnavailable)
 			return
@@ -139,7 +140,7 @@ func (h *httpLog) get(ctx context.Context, query url.Values) (*http.Response, er
 	return answer, nil
 }
 
-func (h *httpLog) read(ctx context.Context, from uint64, each func(*events.Record) error) error {
+func (h *httpLog) Read(ctx context.Context, from uint64, each func(*events.Record) error) error {
 	return h.lines(ctx, url.Values{"from": {strconv.FormatUint(from, 10)}}, each)
 }
 
@@ -168,7 +169,10 @@ func (h *httpLog) extent(ctx context.Context, at int64) (seq, first, last uint64
 	return got.Seq, got.First, got.Last, nil
 }
 
-func (h *httpLog) seqAt(ctx context.Context, at int64) (uint64, error) {
+// FoldBefore gives none: folds stay with the process that keeps them.
+func (h *httpLog) FoldBefore(context.Context, uint64) (*admission.Fold, error) { return nil, nil }
+
+func (h *httpLog) SeqAt(ctx context.Context, at int64) (uint64, error) {
 	seq, _, _, err := h.extent(ctx, at)
 	return seq, err
 }

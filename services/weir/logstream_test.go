@@ -13,6 +13,7 @@ import (
 	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/events/journal/embedded"
+	"github.com/weirhq/weir/gateway/inquiry"
 	"github.com/weirhq/weir/services/config"
 )
 
@@ -57,13 +58,13 @@ func TestARunningProcessGivesItsLog(t *testing.T) {
 		got = append(got, r.Data.(*events.Credit).Reference)
 		return nil
 	}
-	if err := h.read(t.Context(), 0, take); err != nil {
+	if err := h.Read(t.Context(), 0, take); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Join(got, "") != "ab" {
 		t.Errorf("read %q, want a and b", got)
 	}
-	if seq, err := h.seqAt(t.Context(), time.Now().Add(time.Hour).UnixNano()); err != nil || seq != 3 {
+	if seq, err := h.SeqAt(t.Context(), time.Now().Add(time.Hour).UnixNano()); err != nil || seq != 3 {
 		t.Errorf("the first sequence in an hour is %d (%v), want 3", seq, err)
 	}
 	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
@@ -76,7 +77,7 @@ func TestARunningProcessGivesItsLog(t *testing.T) {
 		return take(r)
 	}, func() error {
 		if len(got) == 2 {
-			return errEnough
+			return inquiry.ErrEnough
 		}
 		return nil
 	})

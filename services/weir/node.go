@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
@@ -80,6 +81,7 @@ type node struct {
 	view      *kv.View
 	gateway   *gateway.Gateway
 	ledger    *ledger.Ledger
+	pool      *pgxpool.Pool // nil: no database
 	recovered chan struct{} // an operator has recovered the log
 }
 
@@ -120,6 +122,9 @@ func (n *node) start(ctx context.Context) (err error) {
 	if err := n.openLedger(opening); err != nil {
 		return err
 	}
+	if err := n.openDatabase(); err != nil {
+		return err
+	}
 	n.view = kv.NewView(time.Now)
 	n.feed = journal.NewFeed(n.log)
 	if err := n.project(); err != nil {
@@ -138,6 +143,7 @@ func (n *node) start(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
+		n.inquire()
 		n.gateway.Handle("GET /status", http.HandlerFunc(n.serveStatus))
 		n.gateway.Handle("GET /log", http.HandlerFunc(n.serveLog))
 		n.gateway.Handle("POST /recover", http.HandlerFunc(n.serveRecover))
@@ -199,7 +205,8 @@ func (n *node) bill() (err error) {
 	if !n.has(roleBiller) {
 		return nil
 	}
-	cfg := biller.Config{Conn: n.conn, Log: n.log, Source: n.follow(), Name: n.name, DataDir: n.config.DataDir, Alone: n.alone(), Replicas: n.config.Log.Replicas, Logger: n.logger}
+	cfg := biller.Config{Conn: n.conn, Log: n.log, Source: n.follow(), Name: n.name, DataDir: n.config.DataDir, Alone: n.alone(), Replicas: n.config.Log.Replicas, Logger: n.logger,
+		Usage: n.tables()}
 	n.biller, err = biller.New(cfg)
 	return err
 }
@@ -347,6 +354,9 @@ func (n *node) run(ctx context.Context) error {
 func (n *node) close() {
 	if n.conn != nil {
 		n.conn.Close()
+	}
+	if n.pool != nil {
+		n.pool.Close()
 	}
 	if n.broker != nil {
 		n.broker.Shutdown()

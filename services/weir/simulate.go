@@ -10,14 +10,13 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"strings"
 	"syscall"
 
 	"github.com/goccy/go-yaml"
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/gateway/authority/strictyaml"
-	"github.com/weirhq/weir/projections/admission"
+	"github.com/weirhq/weir/gateway/inquiry"
 	"github.com/weirhq/weir/projections/insight"
 )
 
@@ -45,7 +44,7 @@ func (c *simulateCommand) Run(cli *cli, out io.Writer) error {
 func (c *simulateCommand) run(ctx context.Context, configFile string, out io.Writer) error {
 	var simulation insight.SimulationConfig
 	var err error
-	if simulation.Scale, err = parseScale(c.Scale); err != nil {
+	if simulation.Scale, err = inquiry.ParseScale(c.Scale); err != nil {
 		return err
 	}
 	if c.Limits != "" {
@@ -79,26 +78,9 @@ func (c *simulateCommand) run(ctx context.Context, configFile string, out io.Wri
 }
 
 func simulateLog(ctx context.Context, s source, config insight.SimulationConfig) (*insight.Report, error) {
-	simulation, err := insight.NewSimulation(admission.New(), config)
-	if err != nil {
-		return nil, err
-	}
 	p := newProgress("simulating")
 	defer p.done()
-	if err := s.read(ctx, 0, func(r *events.Record) error { p.step(r); return simulation.Apply(r) }); err != nil {
-		return nil, err
-	}
-	simulation.Finish()
-	return simulation.Report(), nil
-}
-
-// parseScale reads "2x" in thousandths.
-func parseScale(text string) (int64, error) {
-	n, err := strictyaml.ParseDecimal(strings.TrimSuffix(text, "x"), 3)
-	if err != nil || n < 1 || n > insight.MaxScale {
-		return 0, fmt.Errorf("scale %q: is not a number from 0.001 to %d with at most 3 decimals, such as 2x", text, insight.MaxScale/insight.ScaleOnce)
-	}
-	return n, nil
+	return inquiry.Simulate(ctx, s, config, func(r *events.Record) error { p.step(r); return nil })
 }
 
 // limitsFile is a file of other limits. A weir.yaml is one too: what else it holds is passed over.

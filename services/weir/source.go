@@ -20,6 +20,8 @@ import (
 	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/events/journal/embedded"
+	"github.com/weirhq/weir/gateway/inquiry"
+	"github.com/weirhq/weir/projections/admission"
 	"github.com/weirhq/weir/services/config"
 )
 
@@ -40,17 +42,9 @@ type sourceFlags struct {
 	DataDir     string `type:"path" help:"Data directory. By default that of the configuration." placeholder:"DIR"`
 }
 
-// errEnough ends a reading that needs no more.
-var errEnough = errors.New("enough")
-
 // source is a log that is read.
 type source interface {
-	// read gives the records from a sequence on to the log's end as it is now, until each returns an error. What a record points to
-	// stays valid. errEnough ends the reading without an error.
-	read(ctx context.Context, from uint64, each func(*events.Record) error) error
-
-	// seqAt gives a sequence that is not above the first record at or after an instant, ns since 1970; 0 for the log's first.
-	seqAt(ctx context.Context, at int64) (uint64, error)
+	inquiry.Log
 
 	// now is the instant from which a time ago is counted.
 	now() (time.Time, error)
@@ -85,7 +79,12 @@ func (f *sourceFlags) open(ctx context.Context, configFile string) (source, erro
 	ctx, cancel := context.WithTimeout(ctx, openingTool)
 	defer cancel()
 	if f.Log != "" {
-		return joinLog(ctx, f.Log, f.Credentials)
+		l, err := joinLog(ctx, f.Log, f.Credentials)
+		if err != nil {
+			return nil, err
+		}
+		l.dataDir = f.DataDir
+		return l, nil
 	}
 	l, err := openDataDir(ctx, f.DataDir)
 	if errors.Is(err, embedded.ErrInUse) && listen != "" {
@@ -94,14 +93,16 @@ func (f *sourceFlags) open(ctx context.Context, configFile string) (source, erro
 	if err != nil {
 		return nil, err
 	}
+	l.dataDir = f.DataDir
 	return l, nil
 }
 
 // liveLog is a log on a broker.
 type liveLog struct {
-	log    *journal.Log
-	conn   *nats.Conn
-	broker *embedded.Broker // nil if it is another process's
+	log     *journal.Log
+	conn    *nats.Conn
+	broker  *embedded.Broker // nil if it is another process's
+	dataDir string           // in which folds may be kept
 }
 
 func joinLog(ctx context.Context, url, credentials string) (*liveLog, error) {
@@ -164,7 +165,7 @@ func (l *liveLog) close() {
 
 func (l *liveLog) now() (time.Time, error) { return time.Now(), nil }
 
-func (l *liveLog) read(ctx context.Context, from uint64, each func(*events.Record) error) error {
+func (l *liveLog) Read(ctx context.Context, from uint64, each func(*events.Record) error) error {
 	return pipe(ctx, func(ctx context.Context, put func(events.Record) error) error {
 		info, err := l.log.Info(ctx)
 		if err != nil {
@@ -175,7 +176,7 @@ func (l *liveLog) read(ctx context.Context, from uint64, each func(*events.Recor
 }
 
 // seqAt looks for an instant by halves. A clock that stepped back makes it find one such place of several.
-func (l *liveLog) seqAt(ctx context.Context, at int64) (uint64, error) {
+func (l *liveLog) SeqAt(ctx context.Context, at int64) (uint64, error) {
 	info, err := l.log.Info(ctx)
 	if err != nil {
 		return 0, err
@@ -202,7 +203,10 @@ type fileLog struct{ name string }
 
 func (f *fileLog) close() {}
 
-func (f *fileLog) seqAt(context.Context, int64) (uint64, error) { return 0, nil }
+// FoldBefore gives none: a recording is folded from its start.
+func (f *fileLog) FoldBefore(context.Context, uint64) (*admission.Fold, error) { return nil, nil }
+
+func (f *fileLog) SeqAt(context.Context, int64) (uint64, error) { return 0, nil }
 
 // now is the time of the file's last record.
 func (f *fileLog) now() (time.Time, error) {
@@ -237,7 +241,7 @@ func (f *fileLog) now() (time.Time, error) {
 	return at, nil
 }
 
-func (f *fileLog) read(ctx context.Context, from uint64, each func(*events.Record) error) error {
+func (f *fileLog) Read(ctx context.Context, from uint64, each func(*events.Record) error) error {
 	in := io.Reader(os.Stdin)
 	if f.name != "-" {
 		file, err := os.Open(f.name)
@@ -364,26 +368,25 @@ func pipe(ctx context.Context, read func(context.Context, func(events.Record) er
 		}
 		return nil
 	})
-	if err := group.Wait(); !errors.Is(err, errEnough) {
+	if err := group.Wait(); !errors.Is(err, inquiry.ErrEnough) {
 		return err
 	}
 	return nil
 }
 
-// since reads a time, or a duration before now: "2026-03-02T10:00:00Z", "24h".
+// since reads a time, or a duration before the log's now: "2026-03-02T10:00:00Z", "24h".
 func since(text string, now func() (time.Time, error)) (int64, error) {
 	if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
-		return at.UnixNano(), nil
+		return events.Nanos(at), nil
 	}
-	ago, err := time.ParseDuration(text)
-	if err != nil || ago < 0 {
-		return 0, fmt.Errorf("since %q: is neither a duration such as 24h nor a time such as 2026-03-02T10:00:00Z", text)
+	if _, err := time.ParseDuration(text); err != nil {
+		return inquiry.Since(text, time.Time{}) // which says what is wrong
 	}
 	from, err := now()
 	if err != nil {
 		return 0, fmt.Errorf("since %s: %w", text, err)
 	}
-	return from.Add(-ago).UnixNano(), nil
+	return inquiry.Since(text, from)
 }
 
 // isTerminal says whether a person reads what is written.

@@ -19,6 +19,7 @@ import (
 	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/events/journal/embedded"
+	"github.com/weirhq/weir/gateway/inquiry"
 )
 
 // recordedLog is a log of nine requests: admitted, parked, refused in several ways, corrected, lapsed.
@@ -233,7 +234,7 @@ func TestSeqAt(t *testing.T) {
 		t.Fatalf("%d records", len(at))
 	}
 	for i, when := range append(at, at[11]+1) {
-		seq, err := live.seqAt(t.Context(), when)
+		seq, err := live.SeqAt(t.Context(), when)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -241,11 +242,11 @@ func TestSeqAt(t *testing.T) {
 			t.Errorf("record %d: sequence %d", i+1, seq)
 		}
 	}
-	if err := live.read(t.Context(), 5, func(*events.Record) error { return errEnough }); err != nil {
+	if err := live.Read(t.Context(), 5, func(*events.Record) error { return inquiry.ErrEnough }); err != nil {
 		t.Error(err)
 	}
 	failed := errors.New("no more")
-	if err := live.read(t.Context(), 5, func(*events.Record) error { return failed }); !errors.Is(err, failed) {
+	if err := live.Read(t.Context(), 5, func(*events.Record) error { return failed }); !errors.Is(err, failed) {
 		t.Errorf("what fails: %v", err)
 	}
 }

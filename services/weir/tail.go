@@ -66,12 +66,12 @@ func (c *tailCommand) run(ctx context.Context, configFile string, out io.Writer)
 	if !follows || c.NoFollow {
 		start := c.FromSeq
 		if from > 0 {
-			if start, err = s.seqAt(ctx, from); err != nil {
+			if start, err = s.SeqAt(ctx, from); err != nil {
 				return err
 			}
 		}
 		p.fromSeq = max(start, c.FromSeq)
-		err := s.read(ctx, p.fromSeq-min(p.fromSeq, tailWarm), p.take)
+		err := s.Read(ctx, p.fromSeq-min(p.fromSeq, tailWarm), p.take)
 		return errors.Join(err, p.flush())
 	}
 	return c.follow(ctx, live, p)
@@ -87,7 +87,7 @@ func (c *tailCommand) follow(ctx context.Context, l following, p *tailPrinter) e
 	case c.FromSeq > 0:
 		p.fromSeq = c.FromSeq
 	case p.from > 0:
-		if p.fromSeq, err = l.seqAt(ctx, p.from); err != nil {
+		if p.fromSeq, err = l.SeqAt(ctx, p.from); err != nil {
 			return err
 		}
 	default:

@@ -58,7 +58,7 @@ func (c *verifyCommand) run(ctx context.Context, configFile string, out io.Write
 	if live, ok := s.(*liveLog); ok {
 		err = v.live(ctx, live, c.DataDir, p)
 	} else {
-		err = s.read(ctx, 0, func(r *events.Record) error { p.step(r); return v.record(r) })
+		err = s.Read(ctx, 0, func(r *events.Record) error { p.step(r); return v.record(r) })
 	}
 	p.done()
 	if err != nil {

@@ -1,0 +1,119 @@
+// Package inquiry answers what people ask of what was recorded: how a request was decided, what other limits would have done, and what was
+// used in a time. The questions are answered from the log (projections/insight) and from the usage tables; the command line asks the same
+// functions, Find, Retell and Simulate.
+//
+// # Endpoints
+//
+// All are under /api, for people who are signed in and for operators with an admin key (manage.Handler.Serve), and answer JSON. Failures
+// have the body of that API: {"error", "code", "field", "value", "rule"}.
+//
+//	GET /api/explain?id=UUID       {"story": insight.Story, "text": "…"}; 404 for what is another org's
+//	POST /api/simulate             {"limits": {"org/acme/rpm": 600, "key/*/tpm": null}, "scale": "2x", "since": "24h"}
+//	                               → {"report": insight.Report, "text": "…"}
+//	GET /api/usage?from=&to=&by=   {"by": "hour", "from": "…", "to": "…", "as_of": "…", "rows": [usage row, …]}
+//
+// The functions Handler.explain, simulate and usage say more of each. A person sees what is of the own org: of others only how much they
+// hold together.
+//
+// Reading a log takes long and much memory: few do so at once, and none for longer than a minute. Who comes beyond that is told when to
+// come again.
+package inquiry
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/gateway/manage"
+	"github.com/weirhq/weir/projections/admission"
+	"github.com/weirhq/weir/projections/postgres/sums"
+)
+
+// Bounds of what is asked over HTTP.
+const (
+	// AnswerWithin is how long an answer may take.
+	AnswerWithin = time.Minute
+
+	// MaxReaders is how many questions read the log at once.
+	MaxReaders = 2
+
+	comeAgain = 5 * time.Second
+)
+
+// ErrEnough ends a reading without an error.
+var ErrEnough = errors.New("enough")
+
+// Log is the log as questions read it.
+type Log interface {
+	// Read gives the records from a sequence on to the log's end as it is now, until each returns an error; ErrEnough ends it without one.
+	// What a record points to stays valid.
+	Read(ctx context.Context, from uint64, each func(*events.Record) error) error
+
+	// SeqAt gives a sequence that is not above the first record at or after an instant, ns since 1970; 0 for the log's first.
+	SeqAt(ctx context.Context, at int64) (uint64, error)
+
+	// FoldBefore gives a fold that is kept and not past the sequence, to begin with where the log before is long; nil if there is none.
+	FoldBefore(ctx context.Context, seq uint64) (*admission.Fold, error)
+}
+
+// Usage is where usage by hour and day is kept: a *sums.Table.
+type Usage interface {
+	Rows(ctx context.Context, q sums.Query) ([]sums.Row, error)
+	Position(ctx context.Context) (sums.Position, error)
+}
+
+// Door is where people come in: a *manage.Handler.
+type Door interface {
+	Serve(pattern string, f func(http.ResponseWriter, *http.Request, manage.Caller) error)
+}
+
+// Config is what questions are answered from.
+type Config struct {
+	// Log is the log. Defaults to none: this process may not read it, and says so.
+	Log Log
+
+	// Usage is where usage by hour and day is kept. Defaults to nowhere: there is no database, and answers say so.
+	Usage Usage
+
+	// Now is the clock. There is no default.
+	Now func() time.Time
+}
+
+// Handler answers.
+type Handler struct {
+	config  Config
+	readers chan struct{}
+}
+
+// Mount adds the endpoints to a door.
+func Mount(door Door, config Config) *Handler {
+	h := &Handler{config: config, readers: make(chan struct{}, MaxReaders)}
+	door.Serve("GET /api/explain", h.explain)
+	door.Serve("POST /api/simulate", h.simulate)
+	door.Serve("GET /api/usage", h.usage)
+	return h
+}
+
+// reading lets one question read the log, for a bounded time; done gives the place back.
+func (h *Handler) reading(ctx context.Context) (within context.Context, done func(), err error) {
+	if h.config.Log == nil {
+		return nil, nil, manage.Refused(http.StatusServiceUnavailable, "no_log", "this process does not read the log: ask one with the role broker, projector, auditor or biller", 0)
+	}
+	select {
+	case h.readers <- struct{}{}:
+	default:
+		return nil, nil, manage.Refused(http.StatusServiceUnavailable, "busy", "others are reading the log: come again", comeAgain)
+	}
+	within, cancel := context.WithTimeout(ctx, AnswerWithin)
+	return within, func() { cancel(); <-h.readers }, nil
+}
+
+// late turns the end of the time for an answer into words.
+func late(within context.Context, err error, instead string) error {
+	if errors.Is(within.Err(), context.DeadlineExceeded) {
+		return manage.Refused(http.StatusServiceUnavailable, "too_long", "the log could not be read to the end within "+AnswerWithin.String()+": "+instead, 0)
+	}
+	return err
+}
