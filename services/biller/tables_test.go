@@ -101,7 +101,9 @@ func (n *node) counted(table *sums.Table, lines []usage.Line) {
 	})
 	for by, period := range map[sums.Period]time.Duration{sums.Hour: time.Hour, sums.Day: 24 * time.Hour} {
 		want, got := map[string]sums.Row{}, map[string]sums.Row{}
-		key := func(r sums.Row) string { return fmt.Sprint(r.Start, r.Org, r.Workspace, r.Key, r.Model, r.PriceVersion) }
+		key := func(r sums.Row) string {
+			return fmt.Sprint(r.Start, r.Org, r.Workspace, r.Key, r.Model, r.PriceVersion)
+		}
 		for _, r := range wanted(lines, period) {
 			want[key(r)] = r
 		}

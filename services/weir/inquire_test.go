@@ -160,7 +160,9 @@ func (w *whole) person(org, role string) map[string]string {
 	return map[string]string{"Cookie": cookie}
 }
 
-func operatorHeader() map[string]string { return map[string]string{"Authorization": "Bearer " + testAdmin} }
+func operatorHeader() map[string]string {
+	return map[string]string{"Authorization": "Bearer " + testAdmin}
+}
 
 func with(header map[string]string, name, value string) map[string]string {
 	more := map[string]string{name: value}
