@@ -140,19 +140,30 @@ func (x *exchange) send(target upstream.Target) *relay.Result {
 }
 
 func (x *exchange) call(target upstream.Target, w http.ResponseWriter) *relay.Result {
+	x.beforeCall()
 	c := &relay.Call{
 		Operation: x.op, Stream: x.request.Stream, HideUsage: x.request.NeedsUsage(), Apart: target.Apart,
 		RequestID: string(x.id), URL: target.URL, Local: target.Local,
 		Header: relay.Outgoing(x.format, string(x.id), x.r.Header, target.Header, x.s.config.Forward...),
 		Body:   x.request.Rewrite(wire.Edit{Model: target.Model, Usage: true, Bound: x.plan.Bound, OldField: target.OldField}),
 		Guard:  x.reservation.Held,
-		Commit: func(_ int, h http.Header) { x.headers(h) },
+		Commit: func(status int, h http.Header) { x.status = status; x.headers(h) },
 		Ending: x.settle,
 	}
 	if target.Local {
 		c.Progress = x.grow
 	}
 	return x.s.config.Relay.Do(x.r.Context(), w, c)
+}
+
+// beforeCall notes how long the whole request was here before the first call, less what it waited for its place.
+func (x *exchange) beforeCall() {
+	if x.called {
+		return
+	}
+	x.called = true
+	waited := time.Duration(x.verdict.ParkedMS+x.verdict.WaitMS) * time.Millisecond
+	x.s.config.Meters.added.Observe(max(x.s.config.Now().Sub(x.arrived)-waited, 0).Seconds())
 }
 
 // headers are those of an admitted request.
@@ -256,6 +267,7 @@ func (x *exchange) forward(r *relay.Result) {
 	}
 	a.Headers(h)
 	x.headers(h)
+	x.status, x.origin = r.Status, a.Origin
 	x.w.WriteHeader(r.Status)
 	_, _ = x.w.Write(r.Answer.Body) // a client that is gone needs no answer
 }

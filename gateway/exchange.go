@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/weirhq/weir/events"
@@ -37,6 +38,9 @@ type exchange struct {
 	exact       int64          // exact input, once the upstream has told; 0 before
 	settled     bool
 	begun       bool            // something of an answer is leaving
+	cut         bool            // it was cut off
+	called      bool            // a model was called
+	arrived     time.Time       // when its whole body was here
 	tickets     []outage.Ticket // what it holds of the allowance
 }
 
@@ -47,6 +51,7 @@ func (s *Server) serveModel(w http.ResponseWriter, r *http.Request, op wire.Oper
 		return
 	}
 	x := &exchange{client: c, s: s, op: op}
+	defer x.answered()
 	if s.inHand.Add(1) > s.config.MaxInHand || s.closed.Load() {
 		s.inHand.Add(-1)
 		why := "the gateway has as many requests in hand as it takes, please retry"
@@ -77,6 +82,21 @@ func (s *Server) serveModel(w http.ResponseWriter, r *http.Request, op wire.Oper
 	x.run()
 }
 
+// answered counts the answer by the class of its status and the origin of its error. It runs last, also while a panic cuts the answer off.
+func (x *exchange) answered() {
+	class, origin := "none", x.origin
+	if x.status > 0 {
+		class = strconv.Itoa(x.status/100) + "xx"
+	}
+	if x.cut {
+		class = "aborted"
+	}
+	if origin == "" {
+		origin = "none"
+	}
+	x.s.config.Meters.responses.WithLabelValues(x.op.String(), class, origin).Inc()
+}
+
 // cutOff aborts the connection when the handler panics in the middle of an answer: with anything else the client would take the part
 // for the whole.
 func (x *exchange) cutOff() {
@@ -87,6 +107,7 @@ func (x *exchange) cutOff() {
 	if v == nil {
 		return
 	}
+	x.cut = true
 	if err, ok := v.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
 		x.s.panicked(x.id, v)
 	}
@@ -99,6 +120,7 @@ func (x *exchange) read() *refusal.Answer {
 	if answer != nil {
 		return answer
 	}
+	x.arrived = x.s.config.Now()
 	request, err := wire.Parse(x.op, body)
 	if err != nil {
 		var bad *wire.BadRequest
@@ -266,6 +288,9 @@ func (x *exchange) reserve(deployment string) bool {
 		x.parked(&v)
 		if v.Admitted {
 			return true
+		}
+		if v.Refusal.Reason == events.StaleFence {
+			x.s.config.Meters.stale.Inc()
 		}
 		if v.Refusal.Reason == events.StaleFence && x.attempt == 0 && x.refreshed() {
 			x.attempt++

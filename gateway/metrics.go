@@ -18,6 +18,10 @@ type Metrics struct {
 	panics     prometheus.Counter
 	view       prometheus.Counter // refusals by the view, without the log
 	quality    *prometheus.CounterVec
+	responses  *prometheus.CounterVec // by operation, status class, origin
+	cost       *prometheus.CounterVec // dollars, by org, model
+	added      prometheus.Histogram   // seconds until the first call upstream, waiting left out
+	stale      prometheus.Counter     // reserves refused for an old fence
 	collectors []prometheus.Collector
 }
 
@@ -47,9 +51,13 @@ func NewMetrics() *Metrics {
 	m.unusable = counter("undecided_total", "Requests that could not be decided.", "why")
 	m.quality = counter("usage_total", "Settled attempts, by how well their usage is known.", "quality")
 	m.admission = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "weir_admission_seconds", Help: "Time from a reserve to its verdict, parking left out.", Buckets: fast})
+	m.responses = counter("responses_total", "Answers to requests for models, by class of their status (aborted: cut off in the middle) and the origin of an error (none without one).", "operation", "class", "origin")
+	m.cost = counter("org_cost_dollars_total", "What an org's settled attempts cost, in US dollars, under the model asked for.", "org", "model")
+	m.added = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "weir_added_seconds", Help: "Time from when a request's body was here whole to its first call upstream, parking and pacing left out.", Buckets: fast})
+	m.stale = prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_stale_fences_total", Help: "Reserves refused because the log knew a newer version of the org's authority."})
 	m.panics = prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_panics_total", Help: "Requests whose handler panicked."})
 	m.view = prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_view_refusals_total", Help: "Requests refused by the view, without the log."})
-	m.collectors = append(m.collectors, m.admission, m.panics, m.view)
+	m.collectors = append(m.collectors, m.admission, m.added, m.stale, m.panics, m.view)
 	return m
 }
 

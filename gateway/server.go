@@ -133,6 +133,8 @@ type client struct {
 	w      http.ResponseWriter
 	key    *authority.Key
 	snap   *authority.Snapshot
+	status int    // answered; 0 before
+	origin string // of the error that was answered; empty: none
 }
 
 // ServeHTTP gives every request an id, and an answer even when its handler panics.
@@ -205,6 +207,7 @@ func (c *client) write(a *refusal.Answer) {
 	h := c.w.Header()
 	a.Headers(h)
 	h["Content-Type"] = jsonContent
+	c.status, c.origin = a.Status, a.Origin
 	c.w.WriteHeader(a.Status)
 	_, _ = c.w.Write(a.Body(c.format, string(c.id))) // a client that is gone needs no answer
 }

@@ -7,6 +7,9 @@ import (
 	"github.com/weirhq/weir/gateway/wire"
 )
 
+// nanoPerDollar turns money as it is counted into money as it is shown.
+const nanoPerDollar = 1e9
+
 // settle publishes what a request used and its release, once. It runs right before the last byte of an answer leaves, so that who has
 // the whole answer finds its place free; and again after the call, to no effect, for those that never came so far.
 func (x *exchange) settle(r *relay.Result) {
@@ -39,6 +42,7 @@ func (x *exchange) final(r *relay.Result) {
 		Train: x.local && r.Kind == relay.Completed && x.plan.Trains(quality)}
 	if x.op != wire.CountTokens && quality != events.QualityNone {
 		d.CostNano = x.plan.CostNano(usage)
+		x.s.config.Meters.cost.WithLabelValues(string(x.key.Org), x.model.ID).Add(float64(d.CostNano) / nanoPerDollar)
 	}
 	x.reservation.TrueUp(d)
 	x.s.config.Meters.quality.WithLabelValues(quality.String()).Inc()

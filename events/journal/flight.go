@@ -202,6 +202,7 @@ func (p *Publisher) answer(m *nats.Msg, now time.Time, over []ending) []ending {
 		if a.duplicate {
 			p.stats.Duplicate++
 		}
+		p.onAck(now.Sub(f.sent))
 		return p.landed(f, a.seq, over)
 	case a.silent:
 		f.rejects++

@@ -43,6 +43,9 @@ type PublisherConfig struct {
 	// Find looks in the log for a message that was sent for RetryFor without an acknowledgement. A gateway that may not read the log
 	// gives Ask. Defaults to Log.LookFor.
 	Find Find
+
+	// Acked is told how long each acknowledged message took from when its oldest copy left. It must not block. Defaults to nothing.
+	Acked func(took time.Duration)
 }
 
 // Publisher sends one gateway's events. Its methods may be called at the same time.
@@ -51,6 +54,7 @@ type Publisher struct {
 	gateway events.Gateway
 	now     func() time.Time
 	find    Find
+	onAck   func(took time.Duration)
 	prefix  string // of reply subjects
 
 	mu      sync.Mutex
@@ -104,6 +108,9 @@ func (l *Log) Publisher(ctx context.Context, config PublisherConfig) (*Publisher
 	if config.Find == nil {
 		config.Find = l.LookFor
 	}
+	if config.Acked == nil {
+		config.Acked = func(time.Duration) {}
+	}
 	if l.nc.Opts.ReconnectBufSize > 0 {
 		return nil, fmt.Errorf("publisher of %s: the connection keeps what is published while it is away; open it with journal.Options", config.Gateway)
 	}
@@ -116,6 +123,7 @@ func (l *Log) Publisher(ctx context.Context, config PublisherConfig) (*Publisher
 		gateway:  config.Gateway,
 		now:      config.Now,
 		find:     config.Find,
+		onAck:    config.Acked,
 		prefix:   l.nc.NewInbox() + ".",
 		flights:  make(map[uint64]*flight),
 		last:     info.Last,

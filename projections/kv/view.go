@@ -25,6 +25,8 @@ type View struct {
 	seq     atomic.Uint64
 	offset  atomic.Int64 // the fold's time less the view's own, ns: the largest seen of late
 
+	last atomic.Int64 // when anything last came, own time
+
 	mu              sync.Mutex
 	current, before int64 // the largest offset of this period and the one before
 	since           int64
@@ -60,6 +62,7 @@ func (v *View) Put(r admission.Reading, seq uint64, now int64) {
 func (v *View) note(now int64, seq uint64, at int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.last.Store(at)
 	d := now - at
 	if !v.seen || at-v.since > int64(offsetFor) {
 		v.before = v.current
@@ -94,6 +97,9 @@ func (v *View) Ready() bool { return v.ready.Load() }
 
 // Seq is the newest sequence of the log as of which the view knows anything.
 func (v *View) Seq() uint64 { return v.seq.Load() }
+
+// Age is how long ago anything last came. A view that is watched hears from the writer every second, if only its heartbeat.
+func (v *View) Age(now time.Time) time.Duration { return time.Duration(v.own(now) - v.last.Load()) }
 
 // find gives a meter's last entry, and the fold's time at an instant of the gateway's as far as is known: the entry's own time and what
 // has passed since it came, or later if others show that it came late.

@@ -280,7 +280,7 @@ func (l *loop) saved(m *image, size int, took time.Duration, err error) {
 	}
 	l.saver.seq = m.header.Seq
 	l.stats.Snapshots++
-	l.stats.SnapshotSeq, l.stats.SnapshotBytes, l.stats.SnapshotTime = m.header.Seq, int64(size), took
+	l.stats.SnapshotSeq, l.stats.SnapshotBytes, l.stats.SnapshotTime, l.stats.SnapshotAt = m.header.Seq, int64(size), took, l.now
 }
 
 // saveLast writes a snapshot when the projector has stopped, so that it starts quickly again.

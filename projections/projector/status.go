@@ -106,6 +106,7 @@ type Stats struct {
 	SnapshotSeq     uint64 // of the newest
 	SnapshotBytes   int64
 	SnapshotTime    time.Duration // that the newest took
+	SnapshotAt      time.Time     // own clock, when it was complete; zero before the first of this process
 
 	Kept     int // answers kept
 	Meters   int

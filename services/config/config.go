@@ -37,6 +37,12 @@ type Config struct {
 	// DataDir is where the embedded log, spools and the ledger's mark are kept. Defaults to weir-data.
 	DataDir string
 
+	// Operators is where operators look.
+	Operators Operators
+
+	// Tracing says where traces go.
+	Tracing Tracing
+
 	// Log is where the log is.
 	Log Log
 
@@ -138,6 +144,7 @@ func Default() *Config {
 		Name: "weir", Listen: "127.0.0.1:8080", DataDir: "weir-data",
 		Log:             Log{Replicas: 1, Sync: time.Second, MaxAge: 720 * time.Hour},
 		MaxRequestBytes: 32 << 20,
+		Tracing:         defaultTracing,
 		Upstream:        Upstream{Connect: 5 * time.Second, FirstByte: 60 * time.Second, Idle: 120 * time.Second},
 		Auth:            "auth.yaml", AuthOptional: true, Policies: "policies",
 		Admission: policy.Settings{FractionPPM: policy.DefaultFractionPPM, ParkMS: policy.DefaultParkMS},
@@ -224,6 +231,11 @@ func (c *Config) Validate() error {
 	}
 	if rule := address(c.Listen); rule != "" {
 		wrong("listen", c.Listen, rule)
+	}
+	if c.Operators.Listen != "" {
+		if rule := address(c.Operators.Listen); rule != "" {
+			wrong("operators.listen", c.Operators.Listen, rule)
+		}
 	}
 	if c.DataDir == "" {
 		wrong("data_dir", "", "must be a directory")

@@ -67,7 +67,6 @@ type Config struct {
 	View        *kv.View             // filled by Projector, or here by watching
 	Generations core.Generations
 	Ratio       func(model string) estimate.Ratio
-	Metrics     http.Handler // of /metrics; nil: none
 	Registry    prometheus.Registerer
 	Logger      *slog.Logger
 	DrainFor    time.Duration                         // Defaults to DrainFor
@@ -115,7 +114,8 @@ func New(ctx context.Context, c Config) (*Gateway, error) {
 		return nil, err
 	}
 	g.openDynamic()
-	publisher := journal.PublisherConfig{Gateway: c.Name, Now: time.Now}
+	took := publishTimes()
+	publisher := journal.PublisherConfig{Gateway: c.Name, Now: time.Now, Acked: func(d time.Duration) { took.Observe(d.Seconds()) }}
 	if c.Projector == nil { // then the log is another's, and may not be read from here
 		publisher.Find = journal.Ask(c.Conn, access.SubjectFind)
 	}
@@ -144,13 +144,10 @@ func New(ctx context.Context, c Config) (*Gateway, error) {
 		Now: time.Now, NewID: newID, Forward: c.Forward, Logger: c.Logger, Meters: meters,
 	})
 	if c.Registry != nil {
-		if err := c.Registry.Register(meters); err != nil {
+		if err := errors.Join(c.Registry.Register(meters), c.Registry.Register(took)); err != nil {
 			return nil, fmt.Errorf("register the gateway's metrics: %w", err)
 		}
 		g.registerGauges(c.Registry)
-	}
-	if c.Metrics != nil {
-		g.server.Handle("GET /metrics", c.Metrics)
 	}
 	g.mount()
 	if g.listener, err = net.Listen("tcp", c.Config.Listen); err != nil {
@@ -195,6 +192,9 @@ func (g *Gateway) reloaded(r authority.Reloaded) {
 	g.moved(g.current())
 	g.c.Logger.Info("the files of authority were read again", "keys", len(r.Snapshot.Keys), "models", len(r.Snapshot.Models))
 }
+
+// Why says why nothing can be admitted; empty: it can.
+func (g *Gateway) Why() string { return g.why() }
 
 // why says why nothing can be admitted; empty: it can.
 func (g *Gateway) why() string {

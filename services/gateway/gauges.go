@@ -29,17 +29,40 @@ func (g *Gateway) registerGauges(r prometheus.Registerer) {
 	counter("publish_retries_total", "Messages sent again.", func() float64 { return float64(g.publisher.Stats().Retries) })
 	counter("strays_released_total", "Reservations that the log held for this gateway and it did not.", func() float64 { return float64(g.book.Stats().Strays.Load()) })
 	counter("refusals_unreported_total", "The gateway's own refusals that the audit will not show.", func() float64 { return float64(g.reporter.Lost()) })
-	gauge("outage", "1 while the log is out of reach and nobody waits for it.", func() float64 {
-		if g.reach.Out() {
-			return 1
-		}
-		return 0
-	})
+	gauge("ready", "1 while the gateway admits requests by the log: what /ready says.", func() float64 { return yes(g.why() == "" && !g.reach.Out() && !g.draining.Load()) })
+	gauge("outage", "1 while the log is out of reach and nobody waits for it.", func() float64 { return yes(g.reach.Out()) })
 	gauge("spool_events", "Events of requests admitted without the log that it does not have yet.", func() float64 { return float64(g.spool.Waiting()) })
 	counter("local_admissions_total", "Attempts admitted without the log.", func() float64 { return float64(g.book.Stats().Local.Load()) })
+	gauge("outbox_full", "1 while the log takes no more events.", func() float64 { return yes(g.publisher.Stats().Full) })
 	counter("lapse_cancelled_total", "Calls of closed scopes ended because the lease could not be renewed.", func() float64 { return float64(g.book.Stats().Lapsed.Load()) })
 	counter("over_after_lapse_total", "Requests that ran on when their lease may have ended.", func() float64 { return float64(g.book.Stats().OverAfterLapse.Load()) })
-	r.MustRegister(newModelGauges(g))
+	if g.c.Projector == nil && g.c.View != nil { // in the projector's process nothing comes while nothing changes
+		gauge("view_age_seconds", "Time since the view last heard from the projector that writes it, every second if all is well.",
+			func() float64 { return g.c.View.Age(time.Now()).Seconds() })
+	}
+	gauge("authority_files_valid", "1 while the files of keys and policies in use are those on the disk; 0 when those are not valid.", func() float64 { return yes(g.authority.Last().Err == nil) })
+	if g.mirror != nil {
+		gauge("authority_ready", "1 once all authority made through the API has come.", func() float64 { return yes(g.mirror.Ready()) })
+		gauge("authority_behind_changes", "Changes of authority that have come and are not in use yet: by so many the fence is behind.", func() float64 { return float64(g.mirror.Behind()) })
+		gauge("authority_unread_records", "Records of authority that could not be read.", func() float64 { return float64(g.mirror.Unread()) })
+	}
+	r.MustRegister(newModelGauges(g), newReplicaGauges(g), newBalanceGauges(g))
+}
+
+// publishBuckets are for acknowledgements: from a log in the process to an election in a cluster.
+var publishBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+
+// publishTimes is the histogram of acknowledgements.
+func publishTimes() prometheus.Histogram {
+	return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "weir_publish_seconds", Buckets: publishBuckets,
+		Help: "Time from when a message of the gateway's left to the log's acknowledgement."})
+}
+
+func yes(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // modelGauges show what each configured model holds of its limits, as the view knows it: the whole log's numbers, not this gateway's.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"math"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -20,7 +21,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weirhq/weir/events"
@@ -82,6 +82,8 @@ type node struct {
 	gateway   *gateway.Gateway
 	ledger    *ledger.Ledger
 	pool      *pgxpool.Pool // nil: no database
+	operators *http.Server  // of an address of their own; nil: there is none
+	operated  net.Listener  // that address
 	recovered chan struct{} // an operator has recovered the log
 }
 
@@ -139,16 +141,14 @@ func (n *node) start(ctx context.Context) (err error) {
 			Config: n.config, Name: events.Gateway(n.name), Log: n.log, Conn: n.conn, Projector: n.projector,
 			Ledger: n.ledger, Dial: n.dialAs(),
 			View: n.view, Generations: auditor.NewReader(n.conn), Ratio: n.ratio(),
-			Metrics: promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{}), Registry: n.registry, Logger: n.logger, Forward: n.forward})
+			Registry: n.registry, Logger: n.logger, Forward: n.forward})
 		if err != nil {
 			return err
 		}
 		n.inquire()
-		n.gateway.Handle("GET /status", http.HandlerFunc(n.serveStatus))
-		n.gateway.Handle("GET /log", http.HandlerFunc(n.serveLog))
-		n.gateway.Handle("POST /recover", http.HandlerFunc(n.serveRecover))
 	}
-	return nil
+	n.registerProcess()
+	return n.operate()
 }
 
 // openLog opens the log. Who may not make it waits for who does.
@@ -184,6 +184,7 @@ func (n *node) project() (err error) {
 		if n.auditor, err = auditor.New(cfg); err != nil {
 			return err
 		}
+		registerAuditor(n.registry, n.auditor)
 	} else if n.has(roleGateway) {
 		n.ratios = auditor.NewRatios(n.conn)
 	}
@@ -207,8 +208,11 @@ func (n *node) bill() (err error) {
 	}
 	cfg := biller.Config{Conn: n.conn, Log: n.log, Source: n.follow(), Name: n.name, DataDir: n.config.DataDir, Alone: n.alone(), Replicas: n.config.Log.Replicas, Logger: n.logger,
 		Usage: n.tables()}
-	n.biller, err = biller.New(cfg)
-	return err
+	if n.biller, err = biller.New(cfg); err != nil {
+		return err
+	}
+	registerBiller(n.registry, n.biller)
+	return nil
 }
 
 // alone says that no other process can have a role of this one's log.
@@ -340,6 +344,9 @@ func (n *node) run(ctx context.Context) error {
 		role(n.ratios.Run)
 	}
 	role(n.ledger.Run)
+	if n.operators != nil {
+		role(n.serveOperators)
+	}
 	var err error
 	if n.gateway != nil {
 		err = n.gateway.Run(front)
@@ -352,6 +359,9 @@ func (n *node) run(ctx context.Context) error {
 
 // close gives everything back.
 func (n *node) close() {
+	if n.operated != nil {
+		_ = n.operated.Close() // closed already where the process ran
+	}
 	if n.conn != nil {
 		n.conn.Close()
 	}

@@ -56,7 +56,7 @@ func (c *recoverCommand) Run(cli *cli, out io.Writer) error {
 	defer cancel()
 	if cfg.Log.URL == "" {
 		if c.URL == "" {
-			c.URL = "http://" + cfg.Listen
+			c.URL = "http://" + cfg.OperatorsAddress()
 		}
 		text, err := c.ask(ctx)
 		if err == nil {

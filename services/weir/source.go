@@ -67,7 +67,7 @@ func (f *sourceFlags) open(ctx context.Context, configFile string) (source, erro
 			return nil, err
 		}
 		if f.DataDir == "" {
-			f.DataDir, listen = cfg.DataDir, cfg.Listen
+			f.DataDir, listen = cfg.DataDir, cfg.OperatorsAddress()
 		}
 		if f.Log == "" && cfg.Log.URL != "" {
 			f.Log = cfg.Log.URL

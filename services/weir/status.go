@@ -165,7 +165,7 @@ func (c *statusCommand) Run(cli *cli, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		c.URL = "http://" + cfg.Listen
+		c.URL = "http://" + cfg.OperatorsAddress()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), statusWithin)
 	defer cancel()

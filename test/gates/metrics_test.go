@@ -90,6 +90,11 @@ func TestMetrics(t *testing.T) {
 		"weir_attempts_total": {
 			`{ended="completed",provider="vllm"}`: 6, `{ended="upstream_status",provider="vllm"}`: 1, `{ended="completed",provider="openai"}`: 1,
 		},
+		"weir_responses_total": {
+			`{class="2xx",operation="chat",origin="none"}`: 7, `{class="4xx",operation="chat",origin="upstream"}`: 1,
+			`{class="4xx",operation="chat",origin="gateway_admission"}`: 5, `{class="4xx",operation="chat",origin="authorization"}`: 1,
+		},
+		"weir_added_seconds_count":         {"": 8},
 		"weir_admission_budget_tokens":     {`{model="qwen"}`: 9000, `{model="away"}`: 900, `{model="tight"}`: 1800},
 		"weir_admission_occupancy_tokens":  {`{model="qwen"}`: 0, `{model="away"}`: 0, `{model="tight"}`: 0},
 		"weir_admission_max_inflight":      {`{model="tight"}`: 1},
@@ -104,6 +109,9 @@ func TestMetrics(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s:\n%s", name, diff)
 		}
+	}
+	if n := all["weir_publish_seconds_count"]; n < 8 {
+		t.Errorf("%g acknowledgements were timed", n)
 	}
 	for name := range all {
 		if strings.Contains(name, "gpt-from-alice") || strings.HasPrefix(name, "weir_refusals_total") && strings.Contains(name, "alice") {

@@ -80,6 +80,12 @@ func (m *Mirror) Ready() bool { return m.ready.Load() }
 // Unread counts records that could not be read: another binary's, perhaps.
 func (m *Mirror) Unread() int64 { return m.unread.Load() }
 
+// Behind counts the changes that have come and are in no snapshot yet.
+func (m *Mirror) Behind() uint64 {
+	_, taken, seen := m.turn()
+	return taken.N - min(seen.N, taken.N)
+}
+
 // SetStatic takes another snapshot of the files into use; it is laid under the records at once.
 func (m *Mirror) SetStatic(s *authority.Snapshot) {
 	m.mu.Lock()
