@@ -194,4 +194,3 @@ func TestOperatorsAddress(t *testing.T) {
 		t.Errorf("without an address for operators /metrics answers %d", s)
 	}
 }
-
