@@ -32,6 +32,12 @@ func newEffective(static *Snapshot, org events.Org, st *OrgState) effective {
 	return e
 }
 
+// Held says whether an org is held to HoldRPM: it pays in advance, has had no credit, and no contract says otherwise.
+func Held(static *Snapshot, org events.Org, st *OrgState) bool {
+	e := newEffective(static, org, st)
+	return e.hold
+}
+
 func (e *effective) billing() Billing {
 	switch {
 	case e.static != nil:

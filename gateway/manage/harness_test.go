@@ -27,6 +27,7 @@ import (
 	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/gateway/authority/store"
 	"github.com/weirhq/weir/gateway/manage"
+	"github.com/weirhq/weir/projections/kv"
 )
 
 const (
@@ -46,6 +47,7 @@ type server struct {
 	mirror *store.Mirror
 	auth   *store.Authority
 	http   *httptest.Server
+	view   *kv.View
 	ahead  atomic.Int64 // how far the clock is ahead
 	after  string       // the version of the registry
 }
@@ -108,11 +110,12 @@ func newServerIn(t testing.TB, mode authority.Mode) *server {
 	running.Go(func() { _ = s.mirror.Run(ctx) })
 	t.Cleanup(func() { cancel(); running.Wait() })
 	s.auth = store.New(store.Config{Backend: s.kv, Mirror: s.mirror, Log: s.log, Source: "test", NewID: uuid.NewString})
+	s.view = kv.NewView(now)
 	handler := manage.New(manage.Config{Authority: s.auth, Sessions: s.kv, Log: s.log, Source: "test", AdminKeys: [][32]byte{authority.HashKey("another"), authority.HashKey(adminKey)},
 		Seal: func(secret string) ([]byte, error) {
 			return []byte("sealed:" + hex.EncodeToString([]byte(secret))), nil
 		},
-		Now: now, Random: rand.Reader, Logger: slog.New(slog.DiscardHandler)})
+		Meters: s.view, Now: now, Random: rand.Reader, Logger: slog.New(slog.DiscardHandler)})
 	s.http = httptest.NewServer(handler)
 	t.Cleanup(s.http.Close)
 	check(t, s.mirror.Reached(within(t), store.Mark{}))

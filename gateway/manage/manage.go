@@ -2,8 +2,8 @@
 // session. Every change is checked on the newest state, goes behind its org's fence, and is refused while the log is out of reach.
 //
 // Bodies are strict JSON of bounded size. What is wrong with one is said at once, each fault with field, value and rule. body.go reads
-// bodies, admin.go has the operators' orgs and people, keys.go the registry of keys, house.go pools, connections and prices, limits.go and
-// pools.go the customers' API, session.go how people sign in.
+// bodies, admin.go has the operators' orgs and people, keys.go the registry of keys, house.go pools, connections and prices, limits.go,
+// effective.go, headroom.go and pools.go the customers' API, session.go how people sign in.
 package manage
 
 import (
@@ -60,6 +60,9 @@ type Config struct {
 
 	// AdminKeys are the SHA-256 of the operators' keys. Defaults to none: then nobody may use /admin.
 	AdminKeys [][32]byte
+
+	// Meters shows what is used of limits. Defaults to none: then /api/headroom is not there.
+	Meters Meters
 
 	// Seal seals a provider credential before it is kept. Defaults to none: then credentials are refused.
 	Seal func(secret string) ([]byte, error)

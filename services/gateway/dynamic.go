@@ -14,6 +14,7 @@ import (
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/gateway/authority/store"
+	"github.com/weirhq/weir/gateway/console"
 	"github.com/weirhq/weir/gateway/manage"
 )
 
@@ -34,8 +35,13 @@ func (g *Gateway) openDynamic() {
 		return
 	}
 	changes := store.New(store.Config{Backend: g.c.Dynamic, Mirror: g.mirror, Log: g.c.Log, Source: string(g.c.Name), NewID: uuid.NewString})
+	var meters manage.Meters
+	if g.c.View != nil {
+		meters = g.c.View
+	}
 	g.manage = manage.New(manage.Config{Authority: changes, Sessions: g.c.Dynamic, Log: g.c.Log, Source: string(g.c.Name),
-		AdminKeys: g.c.Config.AdminKeys, Now: time.Now, Random: rand.Reader, Logger: g.c.Logger})
+		AdminKeys: g.c.Config.AdminKeys, Meters: meters, Now: time.Now, Random: rand.Reader, Logger: g.c.Logger})
+	g.console = console.New(console.Config{API: g.manage, Now: time.Now, Logger: g.c.Logger})
 }
 
 // fitsKeys says whether files that were read again go with the keys made through the API.
@@ -51,7 +57,7 @@ func (g *Gateway) fitsKeys(s *authority.Snapshot) error {
 	return authority.CheckKeys(s, keys)
 }
 
-// mount adds the management API to what is served.
+// mount adds the management API and the console to what is served.
 func (g *Gateway) mount() {
 	if g.manage == nil {
 		return
@@ -59,6 +65,8 @@ func (g *Gateway) mount() {
 	for _, prefix := range []string{"/admin/", "/api/"} {
 		g.server.Handle(prefix, http.Handler(g.manage))
 	}
+	g.server.Handle("/console", g.console)
+	g.server.Handle("/console/", g.console)
 }
 
 // Door is where people and operators come in under /api; nil where this process does not manage.

@@ -23,6 +23,7 @@ import (
 	core "github.com/weirhq/weir/gateway"
 	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/gateway/authority/store"
+	"github.com/weirhq/weir/gateway/console"
 	"github.com/weirhq/weir/gateway/estimate"
 	"github.com/weirhq/weir/gateway/manage"
 	"github.com/weirhq/weir/gateway/outage/spool"
@@ -74,7 +75,7 @@ type Config struct {
 	Dial        func(name string) (*nats.Conn, error) // joins the log as a gateway process that is gone; nil: Conn may speak for all
 	Forward     []string                              // client headers that go upstream beside the usual ones. Defaults to none.
 	Dynamic     Dynamic                               // authority made through the API; nil: that of the files alone
-	Manages     bool                                  // this process may change it: it serves /admin/ and /api/
+	Manages     bool                                  // this process may change it: it serves /admin/, /api/ and /console/
 }
 
 // Gateway is a gateway process.
@@ -91,6 +92,7 @@ type Gateway struct {
 	authority *authority.Watcher
 	mirror    *store.Mirror   // of dynamic authority; nil: there is none
 	manage    *manage.Handler // nil: this process does not manage
+	console   *console.Handler
 	spool     *spool.Spool
 	reach     *reach
 	draining  atomic.Bool
@@ -228,6 +230,9 @@ func (g *Gateway) Run(ctx context.Context) error {
 	g.cut = cut
 	g.http = &http.Server{Handler: g.server, ReadHeaderTimeout: headerWithin, IdleTimeout: idleFor, MaxHeaderBytes: maxHeader,
 		BaseContext: func(net.Listener) context.Context { return base }, ErrorLog: slog.NewLogLogger(g.c.Logger.Handler(), slog.LevelDebug)}
+	if g.console != nil {
+		g.http.RegisterOnShutdown(g.console.Close)
+	}
 	running, work := errgroup.WithContext(work)
 	running.Go(func() error { return g.publisher.Run(work) })
 	if err := g.takeOver(ctx); err != nil { // before the first lease

@@ -36,6 +36,8 @@ type demo struct {
 	Addr, Upstream, Dir      string
 	Key, Hash, Preview       string
 	Tight, TightHash, TightP string
+	Admin, AdminHash         string
+	Email, Password          string // of the console
 	Free                     bool
 }
 
@@ -44,6 +46,7 @@ listen: {{.Addr}}
 data_dir: {{.Dir}}
 auth: {{.Dir}}/auth.yaml
 policies: {{.Dir}}/policies
+admin_keys: ["{{.AdminHash}}"]
 orgs:
 {{- if .Free}}
   demo: {limits: {rpm: 1000000, tpm: 1000000000, concurrency: 10000}}
@@ -60,7 +63,7 @@ models:
 `
 
 const demoAuth = `api:
-  mode: api-key
+  mode: dynamic
   keys:
     - key_hash: "{{.Hash}}"
       key_preview: "{{.Preview}}"
@@ -85,6 +88,10 @@ Weir is running at http://{{.Addr}}
 The model is at {{.Upstream}}
 WEIR_API_KEY={{.Key}}
 WEIR_TIGHT_KEY={{.Tight}}
+WEIR_ADMIN_KEY={{.Admin}}
+
+The console is at http://{{.Addr}}/console
+  email {{.Email}}, password {{.Password}}
 
 Paste one of these into another terminal.
 
@@ -181,6 +188,10 @@ func (c *demoCommand) run(ctx context.Context, out io.Writer, logger *slog.Logge
 		if err := n.waitReady(serving); err != nil {
 			return nil //nolint:nilerr // the other two say why
 		}
+		user := userCommand{Email: d.Email, Password: d.Password, Org: "demo", Role: "owner", URL: "http://" + d.Addr, AdminKey: d.Admin}
+		if err := user.await(serving); err != nil {
+			logger.Warn("the console has no user", "error", err)
+		}
 		return template.Must(template.New("").Parse(demoText)).Execute(out, d)
 	})
 	return group.Wait()
@@ -188,8 +199,10 @@ func (c *demoCommand) run(ctx context.Context, out io.Writer, logger *slog.Logge
 
 // files writes the demo's configuration.
 func (c *demoCommand) files(dir, upstream string) (*demo, error) {
-	d := &demo{Addr: c.Listen, Upstream: upstream, Dir: dir, Free: c.Free}
-	for _, k := range []struct{ key, hash, preview *string }{{&d.Key, &d.Hash, &d.Preview}, {&d.Tight, &d.TightHash, &d.TightP}} {
+	d := &demo{Addr: c.Listen, Upstream: upstream, Dir: dir, Free: c.Free, Email: "owner@demo.example"}
+	var password, unused string
+	for _, k := range []struct{ key, hash, preview *string }{{&d.Key, &d.Hash, &d.Preview}, {&d.Tight, &d.TightHash, &d.TightP},
+		{&d.Admin, &d.AdminHash, &unused}, {&password, &unused, &unused}} {
 		key, err := newKey()
 		if err != nil {
 			return nil, err
@@ -197,6 +210,7 @@ func (c *demoCommand) files(dir, upstream string) (*demo, error) {
 		hash := authority.HashKey(key)
 		*k.key, *k.hash, *k.preview = key, hex.EncodeToString(hash[:]), preview(key)
 	}
+	d.Password = passwordOf(password)
 	if err := os.MkdirAll(filepath.Join(dir, "policies"), 0o700); err != nil {
 		return nil, fmt.Errorf("demo: %w", err)
 	}

@@ -22,6 +22,7 @@ type cli struct {
 	Check    checkCommand    `cmd:"" help:"Validate configuration, keys and policies, and say what is wrong where."`
 	Status   statusCommand   `cmd:"" help:"Ask a running process for its roles, lag, the log's end and every gateway's lease."`
 	Keygen   keygenCommand   `cmd:"" help:"Make an inference key and its entry for auth.yaml."`
+	User     userCommand     `cmd:"" help:"Make somebody who may sign in at the console."`
 	Bench    benchCommand    `cmd:"" help:"Send load to a gateway and measure it, or measure what Weir adds on this machine."`
 	Tail     tailCommand     `cmd:"" help:"Follow the log."`
 	Explain  explainCommand  `cmd:"" help:"Retell what was decided about a request, and why."`
