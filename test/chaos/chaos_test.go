@@ -1,19 +1,25 @@
 package chaos
 
 import (
+	"flag"
 	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/test/e2e/stack"
 )
+
+// atOnce is how many rows run at the same time: most of a row is waiting.
+const atOnce = 4
 
 // binary is the product as users run it, built once.
 var binary string
@@ -27,6 +33,11 @@ func TestMain(m *testing.M) {
 	binary = filepath.Join(dir, "weir")
 	if text, err := exec.Command("go", "build", "-o", binary, "github.com/weirhq/weir/services/weir").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "building weir: %v\n%s", err, text)
+		os.Exit(1)
+	}
+	flag.Parse()
+	if err := flag.Set("test.parallel", strconv.Itoa(atOnce)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	code := m.Run()
@@ -55,7 +66,8 @@ func between(short, whole time.Duration) time.Duration {
 
 // The log's process dies and comes back.
 func TestTheLogsProcessIsKilled(t *testing.T) {
-	w := newWorld(t, script, "")
+	t.Parallel()
+	w := newWorld(t, setup{})
 	l := w.run(clients())
 	time.Sleep(time.Second)
 	down := between(5*time.Second, 40*time.Second)
@@ -84,7 +96,8 @@ func TestTheLogsProcessIsKilled(t *testing.T) {
 
 // A gateway dies, and another process takes its place.
 func TestAGatewayIsKilled(t *testing.T) {
-	w := newWorld(t, script, "")
+	t.Parallel()
+	w := newWorld(t, setup{})
 	l := w.run(clients())
 	time.Sleep(time.Second)
 	w.gateways[1].kill()
@@ -98,7 +111,8 @@ func TestAGatewayIsKilled(t *testing.T) {
 
 // A gateway stops for longer than its lease, and goes on.
 func TestAGatewayStandsStill(t *testing.T) {
-	w := newWorld(t, script, "")
+	t.Parallel()
+	w := newWorld(t, setup{})
 	l := w.run(clients())
 	time.Sleep(time.Second)
 	w.gateways[1].signal(syscall.SIGSTOP)
@@ -113,7 +127,8 @@ func TestAGatewayStandsStill(t *testing.T) {
 
 // A gateway dies that has spooled what the log does not know.
 func TestAGatewayDiesWithASpool(t *testing.T) {
-	w := newWorld(t, "tokens=8;delay=300ms", "")
+	t.Parallel()
+	w := newWorld(t, setup{script: "tokens=8;delay=300ms"})
 	w.core.kill()
 	var all []result
 	l := &load{}
@@ -135,8 +150,8 @@ func TestAGatewayDiesWithASpool(t *testing.T) {
 	w.listening()
 	w.gateways[0].start()
 	w.ready()
-	log, closeLog := w.log()
-	defer closeLog()
+	nc, log, _ := w.join(access.Auditor)
+	defer nc.Close()
 	ended := 0
 	w.until("each call that was spooled has its end in the log", func() bool {
 		story := stack.Read(t, log)
@@ -165,12 +180,15 @@ func count(all []result, what func(*result) bool) (n int) {
 // The log's directory is deleted, restored from a backup, or cut: nothing is admitted until an operator has recovered it.
 func TestTheLogIsNotTheRightOne(t *testing.T) {
 	for _, row := range wrongLogs {
-		t.Run(row, func(t *testing.T) { wrongLog(t, row) })
+		t.Run(row, func(t *testing.T) {
+			t.Parallel()
+			wrongLog(t, row)
+		})
 	}
 }
 
 func wrongLog(t *testing.T, row string) {
-	w := newWorld(t, script, "")
+	w := newWorld(t, setup{})
 	data := filepath.Join(w.dir, "core-data")
 	broker := filepath.Join(data, "broker")
 	backup := filepath.Join(t.TempDir(), "backup")
@@ -202,7 +220,7 @@ func wrongLog(t *testing.T, row string) {
 		run("rm", "-r", broker)
 		run("cp", "-a", backup, broker)
 	case "another's":
-		other := newWorld(t, script, "")
+		other := newWorld(t, setup{})
 		other.core.stop()
 		run("rm", "-r", broker)
 		run("cp", "-a", filepath.Join(other.dir, "core-data", "broker"), broker)

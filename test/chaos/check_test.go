@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/gateway/outage"
+	"github.com/weirhq/weir/services/auditor"
 	"github.com/weirhq/weir/services/provider"
 	"github.com/weirhq/weir/test/e2e/stack"
 )
@@ -23,8 +25,8 @@ type checks struct {
 func (w *world) check(all []result, c checks) string {
 	w.tb.Helper()
 	w.until("no call is under way", func() bool { return w.provider.Ledger().Totals().Live == 0 })
-	log, closeLog := w.log()
-	defer closeLog()
+	nc, log, _ := w.join(access.Auditor)
+	defer nc.Close()
 	var story *stack.Story
 	w.until("the log has an end for each request, and nothing is held", func() bool {
 		story = stack.Read(w.tb, log)
@@ -34,6 +36,7 @@ func (w *world) check(all []result, c checks) string {
 	w.once(story)
 	lost := w.calls(story, c)
 	w.allowance(story)
+	w.audit(story, auditor.NewReader(nc), c)
 	late := w.atOnce(story, c.stood > 0)
 	if late > 0 {
 		lost += fmt.Sprintf("; %d calls left the gateway only when it went on", late)

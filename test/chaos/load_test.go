@@ -58,13 +58,16 @@ type load struct {
 	done sync.WaitGroup
 }
 
-// run starts clients, half of each org, spread over the gateways.
-func (w *world) run(clients int) *load {
+// run starts clients, as many of each org, spread over the gateways. The orgs default to the strict and the open one.
+func (w *world) run(clients int, orgs ...string) *load {
+	if len(orgs) == 0 {
+		orgs = []string{"strict", "open"}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &load{stop: cancel}
 	for i := range clients {
-		org := [...]string{"strict", "open"}[i%2]
-		gateway := i / 2 % len(w.urls)
+		org := orgs[i%len(orgs)]
+		gateway := i / len(orgs) % len(w.urls)
 		l.done.Go(func() {
 			for ctx.Err() == nil {
 				r := l.one(w.urls[gateway], org)

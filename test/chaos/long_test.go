@@ -24,7 +24,7 @@ func TestTheDiskIsFull(t *testing.T) {
 		t.Fatalf("a small disk is needed for this row: mount: %v", err)
 	}
 	defer func() { _ = syscall.Unmount(data, syscall.MNT_DETACH) }()
-	w := newWorld(t, script, data)
+	w := newWorld(t, setup{data: data})
 	l := w.run(clients())
 	time.Sleep(2 * time.Second)
 	filler := filepath.Join(data, "filler")

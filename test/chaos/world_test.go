@@ -20,6 +20,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/nats-io/nats.go"
 
+	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/services/provider"
@@ -50,10 +51,12 @@ models:
 
 // process is one weir process.
 type process struct {
-	tb   testing.TB
-	args []string
-	cmd  *exec.Cmd
-	done chan struct{}
+	tb     testing.TB
+	args   []string
+	cmd    *exec.Cmd
+	binary string
+	env    []string
+	done   chan struct{}
 
 	mu     sync.Mutex
 	output bytes.Buffer
@@ -75,8 +78,8 @@ func (p *process) said() string {
 // start runs it, in a process group of its own.
 func (p *process) start() {
 	p.tb.Helper()
-	p.cmd, p.done = exec.Command(binary, p.args...), make(chan struct{})
-	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.TempDir()}
+	p.cmd, p.done = exec.Command(p.binary, p.args...), make(chan struct{})
+	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.TempDir()}, p.env...)
 	p.cmd.Stdout, p.cmd.Stderr = p, p
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
@@ -109,12 +112,29 @@ func (p *process) stop() {
 type world struct {
 	tb       testing.TB
 	dir      string
+	setup    setup
 	provider *provider.Server
+	upstream string
 	core     *process
+	readers  []*process // projector and auditor, where they are apart
 	gateways [2]*process
+	pipes    [2]*pipe // the gateways' ways to the log
 	urls     [2]string
 	nats     string
-	secret   access.Secret
+	secrets  map[access.Role]access.Secret
+}
+
+// setup says what a world is made of. All of it has a default.
+type setup struct {
+	script  string      // of the upstream. Defaults to script
+	data    string      // where the log's process keeps its data. Defaults to a directory beside the rest
+	weir    string      // of weir.yaml, what every process reads alike. Defaults to settings
+	keys    []stack.Key // Defaults to those of the two orgs
+	apart   bool        // projector and auditor are processes of their own
+	binary  string      // of the log's process. Defaults to binary
+	env     []string    // of the log's process
+	probe   string      // the org whose requests say that a gateway admits. Defaults to strict
+	replace string      // the address of NATS servers that hold the log, instead of a process with the role broker
 }
 
 func free(tb testing.TB) string {
@@ -127,56 +147,45 @@ func free(tb testing.TB) string {
 	return l.Addr().String()
 }
 
-// newWorld starts everything and waits until both gateways admit. data is where the log's process keeps its data; empty: beside the rest.
-func newWorld(tb testing.TB, script, data string) *world {
-	tb.Helper()
-	w := &world{tb: tb, dir: tb.TempDir(), nats: free(tb)}
-	must := func(err error) {
-		tb.Helper()
-		if err != nil {
-			tb.Fatal(err)
-		}
-	}
-	var err error
-	w.provider, err = provider.New(provider.Config{Script: script, Calls: 1 << 20})
-	must(err)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(err)
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan struct{})
-	go func() { defer close(served); _ = w.provider.Run(ctx, l) }()
-	tb.Cleanup(func() { cancel(); <-served })
+// joining are the roles that join the log from other processes, each by a secret of its own.
+var joining = []access.Role{access.Gateway, access.Projector, access.Auditor, access.Operator}
 
-	gate, gateSecret, err := access.NewCredentials("gw", access.Gateway)
-	must(err)
-	look, lookSecret, err := access.NewCredentials("look", access.Auditor)
-	must(err)
-	w.secret = lookSecret
-	credentials, err := yaml.Marshal(access.Credentials{Identities: []access.Credential{gate, look}})
-	must(err)
+// newWorld starts everything and waits until both gateways admit.
+func newWorld(tb testing.TB, s setup) *world {
+	tb.Helper()
+	w := &world{tb: tb, dir: tb.TempDir(), setup: s, nats: free(tb), secrets: map[access.Role]access.Secret{}}
+	if w.setup.script == "" {
+		w.setup.script = script
+	}
+	if w.setup.weir == "" {
+		w.setup.weir = settings
+	}
+	if w.setup.keys == nil {
+		w.setup.keys = []stack.Key{{Name: "strict"}, {Name: "open"}}
+	}
+	if w.setup.probe == "" {
+		w.setup.probe = "strict"
+	}
+	if w.setup.data == "" {
+		w.setup.data = filepath.Join(w.dir, "core-data")
+	}
+	w.provide()
+	var all access.Credentials
+	for _, role := range joining {
+		c, secret, err := access.NewCredentials(string(role), role)
+		w.must(err)
+		all.Identities, w.secrets[role] = append(all.Identities, c), secret
+		w.must(access.WriteSecret(filepath.Join(w.dir, string(role)), secret))
+	}
+	credentials, err := yaml.Marshal(all)
+	w.must(err)
 	stack.WriteFile(tb, filepath.Join(w.dir, "credentials"), string(credentials))
-	must(access.WriteSecret(filepath.Join(w.dir, "secret"), gateSecret))
-	if data == "" {
-		data = filepath.Join(w.dir, "core-data")
-	}
-	s := stack.Settings{Weir: settings, Keys: []stack.Key{{Name: "strict"}, {Name: "open"}}}
-	upstreams := map[string]string{"upstream": "http://" + l.Addr().String()}
-	config := func(name, head string) string {
-		dir := filepath.Join(w.dir, name)
-		must(os.MkdirAll(dir, 0o700))
-		return s.Write(tb, dir, head, upstreams)
-	}
-	core := config("core", fmt.Sprintf("listen: %s\ndata_dir: %s\nlog: {listen: %s, credentials: %s}\n", free(tb), data, w.nats, filepath.Join(w.dir, "credentials")))
-	w.core = w.process("serve", "--roles", "broker,projector,auditor", "--config", core)
-	for i := range w.gateways {
-		addr := free(tb)
-		w.urls[i] = "http://" + addr
-		path := config(fmt.Sprintf("gw%d", i), fmt.Sprintf("listen: %s\ndata_dir: %s\nlog: {url: nats://%s, credentials: %s}\n",
-			addr, filepath.Join(w.dir, fmt.Sprintf("gw%d-data", i)), w.nats, filepath.Join(w.dir, "secret")))
-		w.gateways[i] = w.process("serve", "--roles", "gateway", "--config", path)
-	}
+	w.processes()
 	w.core.start()
 	w.listening()
+	for _, p := range w.readers {
+		p.start()
+	}
 	for _, g := range w.gateways {
 		g.start()
 	}
@@ -184,8 +193,65 @@ func newWorld(tb testing.TB, script, data string) *world {
 	return w
 }
 
+func (w *world) must(err error) {
+	w.tb.Helper()
+	if err != nil {
+		w.tb.Fatal(err)
+	}
+}
+
+// provide runs the upstream.
+func (w *world) provide() {
+	var err error
+	w.provider, err = provider.New(provider.Config{Script: w.setup.script, Calls: 1 << 20})
+	w.must(err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	w.must(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan struct{})
+	go func() { defer close(served); _ = w.provider.Run(ctx, l) }()
+	w.tb.Cleanup(func() { cancel(); <-served })
+	w.upstream = "http://" + l.Addr().String()
+}
+
+// config writes the files of one process.
+func (w *world) config(name, head string) string {
+	dir := filepath.Join(w.dir, name)
+	w.must(os.MkdirAll(dir, 0o700))
+	return stack.Settings{Weir: w.setup.weir, Keys: w.setup.keys}.Write(w.tb, dir, head, map[string]string{"upstream": w.upstream})
+}
+
+// joins is the head of a configuration that joins the log at an address.
+func (w *world) joins(name, address, log string, role access.Role) string {
+	return fmt.Sprintf("listen: %s\ndata_dir: %s\nlog: {url: nats://%s, credentials: %s}\n", address, filepath.Join(w.dir, name+"-data"), log, filepath.Join(w.dir, string(role)))
+}
+
+// processes writes every process's files.
+func (w *world) processes() {
+	core := w.config("core", fmt.Sprintf("listen: %s\ndata_dir: %s\nlog: {listen: %s, credentials: %s}\n", free(w.tb), w.setup.data, w.nats, filepath.Join(w.dir, "credentials")))
+	if w.setup.apart {
+		w.core = w.process("serve", "--roles", "broker", "--config", core)
+		for _, role := range []access.Role{access.Projector, access.Auditor} {
+			path := w.config(string(role), w.joins(string(role), free(w.tb), w.nats, role))
+			w.readers = append(w.readers, w.process("serve", "--roles", string(role), "--config", path))
+		}
+	} else {
+		w.core = w.process("serve", "--roles", "broker,projector,auditor", "--config", core)
+	}
+	if w.setup.binary != "" {
+		w.core.binary = w.setup.binary
+	}
+	w.core.env = w.setup.env
+	for i := range w.gateways {
+		w.pipes[i] = newPipe(w.tb, w.nats)
+		addr, name := free(w.tb), fmt.Sprintf("gw%d", i)
+		w.urls[i] = "http://" + addr
+		w.gateways[i] = w.process("serve", "--roles", "gateway", "--config", w.config(name, w.joins(name, addr, w.pipes[i].addr(), access.Gateway)))
+	}
+}
+
 func (w *world) process(args ...string) *process {
-	p := &process{tb: w.tb, args: args}
+	p := &process{tb: w.tb, args: args, binary: binary}
 	w.tb.Cleanup(func() {
 		if p.cmd != nil {
 			p.signal(syscall.SIGCONT)
@@ -213,10 +279,14 @@ func (w *world) listening() {
 	})
 }
 
-func (w *world) until(what string, happened func() bool) {
+// until waits for what is bound to happen. When it does not, the texts say why.
+func (w *world) until(what string, happened func() bool, why ...*string) {
 	w.tb.Helper()
 	for end := time.Now().Add(within); !happened(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
+			for _, text := range why {
+				what += ": " + *text
+			}
 			w.tb.Fatalf("within %s it did not happen that %s", within, what)
 		}
 	}
@@ -238,11 +308,8 @@ func (w *world) admits(gateway int, org string) (bool, string) {
 func (w *world) ready() {
 	w.tb.Helper()
 	for i := range w.gateways {
-		why := ""
-		w.until(fmt.Sprintf("gateway %d admits", i), func() (ok bool) {
-			if ok, why = w.admits(i, "strict"); !ok && w.tb.Failed() {
-				w.tb.Log(why)
-			}
+		w.until(fmt.Sprintf("gateway %d admits", i), func() bool {
+			ok, _ := w.admits(i, w.setup.probe)
 			return ok
 		})
 	}
@@ -257,23 +324,28 @@ func (w *world) why(gateway int) (status int, text string) {
 	return a.Status, string(a.Body)
 }
 
-// log opens the log, to be read.
-func (w *world) log() (*journal.Log, func()) {
+// join connects to the log in a role.
+func (w *world) join(role access.Role) (*nats.Conn, *journal.Log, string) {
 	w.tb.Helper()
-	name, err := access.NewName(w.secret.Name)
-	if err != nil {
-		w.tb.Fatal(err)
-	}
-	id := access.Identity{Name: name, Roles: []access.Role{access.Auditor}}
-	nc, err := nats.Connect("nats://"+w.nats, append(journal.Options(name), w.secret.Options(id)...)...)
-	if err != nil {
-		w.tb.Fatal(err)
-	}
+	secret := w.secrets[role]
+	name, err := access.NewName(secret.Name)
+	w.must(err)
+	nc, err := nats.Connect("nats://"+w.nats, append(journal.Options(name), secret.Options(access.Identity{Name: name, Roles: []access.Role{role}})...)...)
+	w.must(err)
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	log, err := journal.Open(ctx, nc, journal.Config{})
-	if err != nil {
-		w.tb.Fatal(err)
-	}
-	return log, nc.Close
+	w.must(err)
+	return nc, log, name
+}
+
+// state publishes an operator's event.
+func (w *world) state(ev events.Event) {
+	w.tb.Helper()
+	nc, log, _ := w.join(access.Operator)
+	defer nc.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	_, err := log.Publish(ctx, ev)
+	w.must(err)
 }
