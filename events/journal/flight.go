@@ -233,6 +233,9 @@ func (p *Publisher) landed(f *flight, seq uint64, over []ending) []ending {
 		p.stats.Packs++
 	}
 	if f.renews && f.sent.After(p.acked) {
+		if !p.acked.IsZero() && p.now().Sub(p.acked) > events.DefaultTTLMS*time.Millisecond {
+			p.lapsed = p.acked
+		}
 		p.acked = f.sent
 	}
 	p.full = time.Time{}

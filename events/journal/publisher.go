@@ -65,6 +65,7 @@ type Publisher struct {
 	counter uint64 // of messages
 	last    uint64 // the highest sequence seen
 	acked   time.Time
+	lapsed  time.Time // see MayHaveLapsed
 	full    time.Time // until when nothing is sent; zero if the stream takes more
 	running bool
 	closed  bool
@@ -234,6 +235,14 @@ func (p *Publisher) LastAcked() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.acked
+}
+
+// MayHaveLapsed says until when what was sent may have lapsed in the log meanwhile, though a later lease has put it back: more than a lease
+// lay between the sending of one sign of life and the acknowledgement of the next. Zero: nothing has.
+func (p *Publisher) MayHaveLapsed() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lapsed
 }
 
 // Stats says what the publisher has done and holds.

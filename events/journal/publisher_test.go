@@ -368,6 +368,31 @@ func TestLastAckedIsWhenItWasSent(t *testing.T) {
 	}
 }
 
+func TestWhatMayHaveLapsed(t *testing.T) {
+	b := startBroker(t)
+	l := openLog(t, b.connect())
+	begin := time.Unix(1_800_000_000, 0)
+	var at atomic.Int64
+	at.Store(begin.UnixNano())
+	p := startPublisher(t, l, journal.PublisherConfig{Gateway: gateway, Now: func() time.Time { return time.Unix(0, at.Load()) }})
+	for _, step := range []struct {
+		after time.Duration // the beginning
+		want  time.Time
+	}{
+		{0, time.Time{}},
+		{10 * time.Second, time.Time{}},
+		{20*time.Second + time.Millisecond, begin.Add(10 * time.Second)},
+		{22 * time.Second, begin.Add(10 * time.Second)},
+	} {
+		at.Store(begin.Add(step.after).UnixNano())
+		submit(t, p, newResults(), lease(gateway))
+		flush(t, p)
+		if got := p.MayHaveLapsed(); !got.Equal(step.want) {
+			t.Errorf("a lease after %s: %v, want %v", step.after, got, step.want)
+		}
+	}
+}
+
 func TestEventThatNoMessageHoldsHarmsNoOther(t *testing.T) {
 	b := startBroker(t)
 	l := openLog(t, b.connect())

@@ -57,6 +57,7 @@ type Publisher interface {
 	Submit(ev events.Event, done func(seq uint64, err error)) error
 	SubmitBy(ev events.Event, by time.Time, done func(seq uint64, err error)) error
 	LastAcked() time.Time
+	MayHaveLapsed() time.Time
 }
 
 // Spool keeps events on the disk until the log is back.
@@ -95,6 +96,8 @@ type Book struct {
 	mu      sync.Mutex
 	pending map[attemptKey]chan answer
 	live    map[events.RequestID]*Reservation
+
+	lapsed time.Time // as lapse saw it last; Run's own
 
 	stats Stats
 }
@@ -269,21 +272,23 @@ func (b *Book) event(id string, request events.RequestID, org events.Org, d even
 }
 
 // Held says whether the log still holds this gateway's reservations for sure: whether the last acknowledged lease or reserve was sent
-// recently enough, to the log that is known. A request whose reserve was sent at an instant knows that one to be in the log, too.
+// recently enough, to the log that is known. A request whose reserve was sent at an instant knows that one to be in the log, too. One that
+// may have lapsed since then is not held, though a lease has put it back: others may have been admitted in its place meanwhile.
 func (b *Book) Held(sent time.Time) bool {
 	last := b.config.Publisher.LastAcked()
 	if sent.After(last) {
 		last = sent
 	}
-	return b.config.Now().Sub(last) <= LeaseTTL-dispatchMargin && b.config.Trusted()
+	return b.config.Now().Sub(last) <= LeaseTTL-dispatchMargin && sent.After(b.config.Publisher.MayHaveLapsed()) && b.config.Trusted()
 }
 
-// lapse ends the calls that may not outlive the lease when it is about to end, and counts those that do.
+// lapse ends the calls that may not outlive the lease when it is about to end, or may have ended, and counts those that do.
 func (b *Book) lapse() {
-	now, last := b.config.Now(), b.config.Publisher.LastAcked()
-	if now.Sub(last) <= LeaseTTL-lapseMargin {
+	now, last, lapsed := b.config.Now(), b.config.Publisher.LastAcked(), b.config.Publisher.MayHaveLapsed()
+	if now.Sub(last) <= LeaseTTL-lapseMargin && lapsed.Equal(b.lapsed) {
 		return
 	}
+	b.lapsed = lapsed
 	b.mu.Lock()
 	all := make([]*Reservation, 0, len(b.live))
 	for _, r := range b.live {
@@ -291,7 +296,7 @@ func (b *Book) lapse() {
 	}
 	b.mu.Unlock()
 	for _, r := range all {
-		r.lapse(now, last)
+		r.lapse(now, last, lapsed)
 	}
 }
 

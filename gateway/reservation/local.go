@@ -40,13 +40,17 @@ func (r *Reservation) EndBy(end func()) {
 	r.mu.Unlock()
 }
 
-// lapse ends the call if it may not run on without its lease; last is when the last lease that is in the log was sent.
-func (r *Reservation) lapse(now, last time.Time) {
+// lapse ends the call if it may not run on without its lease; last is when the last lease that is in the log was sent, and what was reserved
+// until lapsed may have lapsed already.
+func (r *Reservation) lapse(now, last, lapsed time.Time) {
 	r.mu.Lock()
 	if r.sent.After(last) {
 		last = r.sent
 	}
 	late := now.Sub(last)
+	if !r.sent.After(lapsed) {
+		late = max(late, LeaseTTL+1)
+	}
 	if r.local || r.lapsed || r.ended || !r.admitted || late <= LeaseTTL-lapseMargin || r.ending == nil && late <= LeaseTTL {
 		r.mu.Unlock()
 		return

@@ -16,6 +16,7 @@ type pages struct {
 	mu      sync.Mutex
 	now     time.Time
 	acked   time.Time
+	lapsed  time.Time
 	full    error
 	spooled []events.Event
 	sent    []events.Event
@@ -45,6 +46,12 @@ func (p *pages) LastAcked() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.acked
+}
+
+func (p *pages) MayHaveLapsed() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lapsed
 }
 
 func (p *pages) clock() time.Time {
@@ -130,27 +137,65 @@ func TestWithoutAnIntentNothingIsAdmitted(t *testing.T) {
 	same(t, "what the spool does not take waits for the log", ids(p.sent), "r/0/release")
 }
 
+// admitted is a request that the log has admitted.
+func admitted(t *testing.T, b *reservation.Book, id events.RequestID) *reservation.Reservation {
+	t.Helper()
+	r := b.Begin(id, "acme")
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.Reserve(t.Context(), reserve(id, 1))
+		done <- err
+	}()
+	for b.Unanswered() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	b.Verdicts([]events.Verdict{{Request: id, Admitted: true}})
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// A process that stood still for longer than its lease goes on with a new one. What it held lapsed meanwhile, and others may have been
+// admitted in its place.
+func TestALeaseThatIsBackDoesNotHoldWhatMayHaveLapsed(t *testing.T) {
+	p := &pages{now: time.Unix(1000, 0), acked: time.Unix(1000, 0)}
+	b := p.book()
+	before := admitted(t, b, "before")
+	ended := make(chan string, 1)
+	before.EndBy(func() { ended <- "before" })
+	p.mu.Lock()
+	p.now = p.now.Add(2 * reservation.LeaseTTL)
+	p.acked, p.lapsed = p.now, time.Unix(1000, 0)
+	p.mu.Unlock()
+	after := admitted(t, b, "after")
+	after.EndBy(func() { ended <- "after" })
+	if before.Held() || !after.Held() {
+		t.Errorf("held: before %t, after %t", before.Held(), after.Held())
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	running := make(chan error, 1)
+	go func() { running <- b.Run(ctx) }()
+	select {
+	case who := <-ended:
+		if who != "before" {
+			t.Errorf("the call of %s was ended", who)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the call was not ended")
+	}
+	stop()
+	<-running
+	if n := b.Stats().Lapsed.Load(); n != 1 {
+		t.Errorf("%d calls were ended", n)
+	}
+}
+
 func TestCallsThatMayNotOutliveTheirLeaseEndBeforeIt(t *testing.T) {
 	p := &pages{now: time.Unix(1000, 0), acked: time.Unix(1000, 0)}
 	b := p.book()
-	begin := func(id events.RequestID) *reservation.Reservation {
-		r := b.Begin(id, "acme")
-		done := make(chan error, 1)
-		go func() {
-			_, err := r.Reserve(t.Context(), reserve(id, 1))
-			done <- err
-		}()
-		for b.Unanswered() == 0 {
-			time.Sleep(time.Millisecond)
-		}
-		b.Verdicts([]events.Verdict{{Request: id, Admitted: true}})
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
-		return r
-	}
 	ended := make(chan string, 3)
-	closed, open := begin("closed"), begin("open")
+	closed, open := admitted(t, b, "closed"), admitted(t, b, "open")
 	closed.EndBy(func() { ended <- "closed" })
 	alone := b.BeginLocal("alone", "acme")
 	if err := alone.Intend(reserve("alone", 1)); err != nil {

@@ -37,20 +37,16 @@ func (w *world) check(all []result, c checks) string {
 	lost := w.calls(story, c)
 	w.allowance(story)
 	w.audit(story, auditor.NewReader(nc), c)
-	late := w.atOnce(story, c.stood > 0)
-	if late > 0 {
-		lost += fmt.Sprintf("; %d calls left the gateway only when it went on", late)
-	}
+	w.atOnce(story)
 	return lost
 }
 
 // guardFor is how old a reservation may be when its call is made: a lease less the guard's margin.
 const guardFor = 7 * time.Second
 
-// atOnce checks that no more calls of the strict org ran at the same time than may. A gateway that is stopped between its last look at its
-// lease and the first byte that it sends, sends that byte when it goes on: nobody can keep it from that, so where one stood still such calls
-// are counted apart, by the age of their reservations.
-func (w *world) atOnce(s *stack.Story, stood bool) (late int) {
+// atOnce checks that no more calls of the strict org ran at the same time than may, and that none was made when its reservation may have
+// lapsed.
+func (w *world) atOnce(s *stack.Story) {
 	reserved := map[string]time.Time{}
 	for i := range s.Records {
 		if _, ok := s.Records[i].Data.(*events.Reserve); ok {
@@ -59,13 +55,12 @@ func (w *world) atOnce(s *stack.Story, stood bool) (late int) {
 	}
 	var calls []provider.Call
 	for _, c := range w.provider.Ledger().Calls() {
-		at, known := reserved[c.RequestID]
-		switch {
-		case c.Model != "strict":
-		case stood && known && c.Started.Sub(at) > guardFor:
-			late++
-		default:
-			calls = append(calls, c)
+		if c.Model != "strict" {
+			continue
+		}
+		calls = append(calls, c)
+		if at, known := reserved[c.RequestID]; known && c.Started.Sub(at) > guardFor {
+			w.tb.Errorf("the call of request %s was made %s after its reservation:%s", c.RequestID, c.Started.Sub(at), saysOf(s, c.RequestID))
 		}
 	}
 	for i := range calls {
@@ -81,7 +76,6 @@ func (w *world) atOnce(s *stack.Story, stood bool) (late int) {
 			break
 		}
 	}
-	return late
 }
 
 // saysOf is what the log says of a request, for people.
