@@ -256,6 +256,8 @@ func (x *exchange) run() {
 		done(barred, 0)
 		return
 	}
+	end := x.bound()
+	defer end()
 	x.attempts(first, done, picked)
 }
 

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/weirhq/weir/test/e2e/stack"
@@ -10,6 +11,7 @@ import (
 // TestNobodyWaitsForALogThatIsAway: once a gateway knows that the log is out of reach, a request is admitted from the allowance without a
 // reserve that nobody could answer.
 func TestNobodyWaitsForALogThatIsAway(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := stack.New(t, stack.Config{Gateways: 2, Settings: stack.Settings{
 		Weir: `models: [{id: m, max_output_tokens: 4096, local: {engine: vllm, replicas: ["{{upstream}}"]}}]`}})
 	g := s.Gateways[1]
@@ -24,4 +26,49 @@ func TestNobodyWaitsForALogThatIsAway(t *testing.T) {
 	if n := stats.Reserved.Load() - reserved; n != 0 || stats.Local.Load() != 1 {
 		t.Errorf("%d reserves were asked of a log that is away; %d attempts were admitted without it", n, stats.Local.Load())
 	}
+}
+
+// TestClosedCallsEndBeforeTheirLease: where nothing may run without the log, a call that is under way ends before the log could give its
+// place to another; elsewhere it runs on.
+func TestClosedCallsEndBeforeTheirLease(t *testing.T) {
+	t.Parallel() // it mostly waits
+	s := stack.New(t, stack.Config{Gateways: 2, Script: "tokens=240;gap=50ms", Settings: stack.Settings{
+		Keys: []stack.Key{{Name: "demo"}, {Name: "strict"}},
+		Weir: `
+orgs:
+  strict: {limits: {outage_mode: closed}}
+models: [{id: m, max_output_tokens: 4096, local: {engine: vllm, replicas: ["{{upstream}}"]}}]
+`}})
+	g := s.Gateways[1]
+	answers := map[string]chan *stack.Answer{}
+	for _, key := range []string{"demo", "strict"} {
+		answer := make(chan *stack.Answer, 1)
+		answers[key] = answer
+		go func() {
+			a, err := stack.Request{URL: g.URL + "/v1/chat/completions", Key: key, Body: chat("m", `"stream":true,`)}.Send()
+			if err != nil {
+				t.Error(err)
+			}
+			answer <- a
+		}()
+	}
+	stack.Eventually(t, "both stream", func() bool { return s.Provider.Ledger().Totals().Live == 2 })
+	s.Broker.Shutdown()
+	strict, open := <-answers["strict"], <-answers["demo"]
+	if strict == nil || !strings.Contains(string(strict.Body), "gateway_infrastructure") || strings.Contains(string(strict.Body), "[DONE]") {
+		t.Errorf("the call of a closed org ended with %s", tail(strict))
+	}
+	if open == nil || !strings.Contains(string(open.Body), "[DONE]") {
+		t.Errorf("the call of an open org ended with %s", tail(open))
+	}
+	if stats := g.Book().Stats(); stats.Lapsed.Load() != 1 || stats.OverAfterLapse.Load() != 1 {
+		t.Errorf("%d calls were ended, %d ran on", stats.Lapsed.Load(), stats.OverAfterLapse.Load())
+	}
+}
+
+func tail(a *stack.Answer) string {
+	if a == nil {
+		return "nothing"
+	}
+	return string(a.Body[max(0, len(a.Body)-300):])
 }
