@@ -111,6 +111,8 @@ func (p *scanner) reserve() *Reserve {
 			d.MaxMS = p.bounded(DefaultMaxMS)
 		case "price_version":
 			d.PriceVersion = p.text(k)
+		case "byok":
+			d.BYOK = p.flag(k)
 		case "estimate":
 			p.estimate(&d.Estimate)
 		case "claims":
@@ -301,6 +303,8 @@ func (p *scanner) trueUp() *TrueUp {
 			d.CostNano = p.ranged(d, k)
 		case "price_version":
 			d.PriceVersion = p.text(k)
+		case "list_nano":
+			d.ListNano = p.number(k)
 		case "train":
 			d.Train = p.flag(k)
 		default:

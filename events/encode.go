@@ -165,6 +165,7 @@ func appendReserve(dst []byte, d *Reserve) []byte {
 		o.always("max_ms", d.MaxMS)
 	}
 	o.str("price_version", d.PriceVersion)
+	o.flag("byok", d.BYOK)
 	if d.Estimate != (Estimate{}) {
 		o.name("estimate")
 		o.b = appendEstimate(o.b, &d.Estimate)
@@ -255,6 +256,7 @@ func appendTrueUp(dst []byte, d *TrueUp) []byte {
 	o.b = charges.end()
 	o.int("cost_nano", d.CostNano)
 	o.str("price_version", d.PriceVersion)
+	o.int("list_nano", d.ListNano)
 	o.flag("train", d.Train)
 	return o.end()
 }

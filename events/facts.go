@@ -39,6 +39,7 @@ type Reserve struct {
 	ParkMS       int64 // how long it may wait; −1 if it was no integer
 	MaxMS        int64 // how long the request may run; DefaultMaxMS when absent
 	PriceVersion string
+	BYOK         bool // the attempt goes to an account of the org's own
 	Estimate     Estimate
 	Claims       []Claim // nil if there was no list
 }
@@ -100,6 +101,7 @@ type TrueUp struct {
 	Charges      []Charge
 	CostNano     int64 // nano-dollars, debited by a final
 	PriceVersion string
+	ListNano     int64  // of an attempt at an account of the org's own: what its usage costs by the price book, in nano-dollars
 	Train        bool   // usage may teach the estimator
 	Fault        string // a number out of its range: the event is counted and not folded
 }

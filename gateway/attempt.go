@@ -26,16 +26,16 @@ func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 func (x *exchange) pick(route int) (upstream.Target, upstream.Done, bool) {
 	t, done, ok := x.routes[route].Pick()
 	if !ok {
-		return upstream.Target{Deployment: x.routes[route].Deployment}, func(relay.Kind, int) {}, false
+		return upstream.Target{Deployment: x.routes[route].Deployment, Own: x.routes[route].Own}, func(relay.Kind, int) {}, false
 	}
 	return t, done, true
 }
 
 // first chooses the first attempt's target: of the local pool that of the first step that has one.
 func (x *exchange) first() (t upstream.Target, done upstream.Done, picked bool) {
-	for x.route = 0; ; x.route++ {
-		t, done, picked = x.pick(x.route)
-		if next := x.route + 1; picked || next == len(x.routes) || !x.routes[next].Local {
+	for x.at = 0; ; x.at++ {
+		t, done, picked = x.pick(x.at)
+		if next := x.at + 1; picked || next == len(x.routes) || !x.routes[next].Local {
 			return t, done, picked
 		}
 	}
@@ -43,7 +43,7 @@ func (x *exchange) first() (t upstream.Target, done upstream.Done, picked bool) 
 
 // attempts calls one target after the other until one has answered the client, or none is left.
 func (x *exchange) attempts(target upstream.Target, done upstream.Done, picked bool) {
-	route := x.route
+	route := x.at
 	x.local = x.routes[route].Local
 	var last *relay.Result
 	for {
@@ -85,7 +85,8 @@ func (x *exchange) again(target upstream.Target, failed *relay.Result) bool {
 	} else {
 		x.reservation.EndAttempt(events.Release{Outcome: events.NotDispatched, Dispatched: events.DispatchedNo})
 	}
-	claims, local := policy.AttemptClaims(&x.input, x.plan, policy.Target{Local: target.Local, Pool: target.Pool})
+	x.own = target.Own
+	claims, local := policy.AttemptClaims(&x.input, x.plan, policy.Target{Local: target.Local, Pool: target.Pool, Own: target.Own})
 	if local != nil {
 		a := refusal.OfLocal(local)
 		x.lost(failed)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -29,12 +30,13 @@ type exchange struct {
 	input   policy.Input
 	plan    *policy.Plan
 	routes  []*upstream.Route
-	route   int // that of the first attempt
+	at      int // the route of the first attempt
 
 	reservation *reservation.Reservation
 	verdict     events.Verdict // of the attempt that claimed everything
 	attempt     int64          // the newest
 	local       bool           // the newest attempt went to the local pool
+	own         bool           // it goes to an account of the org's own
 	exact       int64          // exact input, once the upstream has told; 0 before
 	settled     bool
 	begun       bool            // something of an answer is leaving
@@ -178,23 +180,9 @@ func (x *exchange) body() ([]byte, *refusal.Answer) {
 
 // prepare plans the first attempt, and refuses what this gateway can refuse by itself.
 func (x *exchange) prepare() *refusal.Answer {
-	routes, _ := x.s.config.Upstream.Routes(x.model.ID, x.op)
-	if len(routes) == 0 {
-		a := refusal.OfLocal(&policy.Local{Cause: policy.UnsupportedEndpoint, Model: x.model.ID})
-		return &a
+	if a := x.route(); a != nil {
+		return a
 	}
-	x.routes = routes
-	set := x.s.config.Upstream
-	signals := set.Signals(x.model.ID)
-	x.input = policy.Input{
-		Snapshot: x.snap, Key: x.key, Model: x.model, Request: x.request,
-		Target:   policy.Target{Local: routes[0].Local, Pool: routes[0].Pool},
-		Ratio:    x.s.config.Ratio(x.model.ID),
-		Healthy:  int64(set.Healthy(x.model.ID)),
-		Pressure: policy.Pressure{KVCache: signals.KV, HasKVCache: signals.HasKV, Waiting: signals.Waiting, HasWaiting: signals.HasWaiting},
-		Settings: x.s.config.Settings,
-	}
-	x.plan = policy.New(&x.input)
 	if a := x.seen(x.plan.Claims[:x.plan.Rates]); a != nil {
 		return a
 	}
@@ -203,6 +191,28 @@ func (x *exchange) prepare() *refusal.Answer {
 		return &a
 	}
 	return x.seen(x.plan.Claims[x.plan.Rates:])
+}
+
+// route finds where the request can go and plans it. It gives an answer if that is nowhere.
+func (x *exchange) route() *refusal.Answer {
+	set := x.s.config.Upstream
+	x.routes, _ = set.Routes(x.model.ID, x.op, string(x.key.Org))
+	if len(x.routes) == 0 {
+		a := refusal.OfLocal(&policy.Local{Cause: policy.UnsupportedEndpoint, Model: x.model.ID})
+		return &a
+	}
+	signals, first := set.Signals(x.model.ID), x.routes[0]
+	x.input = policy.Input{
+		Snapshot: x.snap, Key: x.key, Model: x.model, Request: x.request,
+		Target:   policy.Target{Local: first.Local, Pool: first.Pool, Own: first.Own},
+		OwnOnly:  !slices.ContainsFunc(x.routes, func(r *upstream.Route) bool { return !r.Own }),
+		Ratio:    x.s.config.Ratio(x.model.ID),
+		Healthy:  int64(set.Healthy(x.model.ID)),
+		Pressure: policy.Pressure{KVCache: signals.KV, HasKVCache: signals.HasKV, Waiting: signals.Waiting, HasWaiting: signals.HasWaiting},
+		Settings: x.s.config.Settings,
+	}
+	x.plan = policy.New(&x.input)
+	return nil
 }
 
 // seen refuses what a fresh view shows over, without asking the log.
@@ -251,58 +261,63 @@ func (x *exchange) count(a *refusal.Answer) {
 
 // run reserves, and when admitted makes the calls.
 func (x *exchange) run() {
-	first, done, picked := x.first()
-	if !x.admitted(first.Deployment) || !x.pace() {
-		done(barred, 0)
-		return
+	for {
+		first, done, picked := x.first()
+		x.own = first.Own
+		admitted, again := x.admitted(first.Deployment)
+		if admitted && x.pace() {
+			defer x.bound()()
+			x.attempts(first, done, picked)
+			return
+		}
+		if done(barred, 0); !again {
+			return
+		}
 	}
-	end := x.bound()
-	defer end()
-	x.attempts(first, done, picked)
 }
 
-// admitted asks the log, or the gateway's own allowance while it is out of reach. It answers and gives false unless the request is
-// admitted.
-func (x *exchange) admitted(deployment string) bool {
+// admitted asks the log, or the gateway's own allowance while it is out of reach. It answers unless the request is admitted, or planned
+// anew: then it is to be asked again.
+func (x *exchange) admitted(deployment string) (admitted, again bool) {
 	if x.s.without() {
-		return x.alone(deployment)
+		return x.alone(deployment), false
 	}
-	x.reservation = x.s.config.Book.Begin(x.id, x.key.Org)
+	if x.reservation == nil {
+		x.reservation = x.s.config.Book.Begin(x.id, x.key.Org)
+	}
 	return x.reserve(deployment)
 }
 
-// reserve publishes the claims and waits for the verdict; once more on fresh authority when the fence was stale. It answers and gives
-// false unless the request is admitted.
-func (x *exchange) reserve(deployment string) bool {
-	for {
-		begin := x.s.config.Now()
-		v, err := x.reservation.Reserve(x.r.Context(), x.event(x.plan.Claims, deployment))
-		if err != nil && x.missed(err) {
-			return x.alone(deployment)
-		}
-		if err != nil {
-			x.undecided(err)
-			return false
-		}
-		x.verdict = v
-		took := x.s.config.Now().Sub(begin) - time.Duration(v.ParkedMS)*time.Millisecond
-		x.s.config.Meters.admission.Observe(max(took, 0).Seconds())
-		x.parked(&v)
-		if v.Admitted {
-			return true
-		}
-		if v.Refusal.Reason == events.StaleFence {
-			x.s.config.Meters.stale.Inc()
-		}
-		if v.Refusal.Reason == events.StaleFence && x.attempt == 0 && x.refreshed() {
-			x.attempt++
-			continue
-		}
-		a := refusal.OfVerdict(v.Refusal, time.Unix(0, v.Time))
-		x.count(&a)
-		x.write(&a)
-		return false
+// reserve publishes the claims and waits for the verdict. A request whose fence was stale is planned anew, once.
+func (x *exchange) reserve(deployment string) (admitted, again bool) {
+	begin := x.s.config.Now()
+	v, err := x.reservation.Reserve(x.r.Context(), x.event(x.plan.Claims, deployment))
+	if err != nil && x.missed(err) {
+		return x.alone(deployment), false
 	}
+	if err != nil {
+		x.undecided(err)
+		return false, false
+	}
+	x.verdict = v
+	took := x.s.config.Now().Sub(begin) - time.Duration(v.ParkedMS)*time.Millisecond
+	x.s.config.Meters.admission.Observe(max(took, 0).Seconds())
+	x.parked(&v)
+	if v.Admitted {
+		return true, false
+	}
+	if v.Refusal.Reason == events.StaleFence {
+		x.s.config.Meters.stale.Inc()
+	}
+	if v.Refusal.Reason == events.StaleFence && x.attempt == 0 && x.refreshed() {
+		x.attempt++
+		x.verdict = events.Verdict{} // it stands as if it were the first
+		return false, true
+	}
+	a := refusal.OfVerdict(v.Refusal, time.Unix(0, v.Time))
+	x.count(&a)
+	x.write(&a)
+	return false, false
 }
 
 // refreshed plans again on newer authority, if there is any and it still lets the request in.
@@ -321,9 +336,7 @@ func (x *exchange) refreshed() bool {
 		return false
 	}
 	x.snap, x.key, x.model = snap, key, model
-	x.input.Snapshot, x.input.Key, x.input.Model = snap, key, model
-	x.plan = policy.New(&x.input)
-	return x.plan.Refusal == nil
+	return x.route() == nil && x.plan.Refusal == nil
 }
 
 // parked notes how long a request waited for occupancy.
@@ -344,7 +357,7 @@ func (x *exchange) event(claims []events.Claim, deployment string) *events.Reser
 		Request: x.id, Attempt: x.attempt, Org: x.key.Org, Workspace: x.key.Workspace, Principal: x.key.Principal, Key: x.key.ID,
 		Model: x.request.Model, Deployment: deployment, Operation: x.op.String(),
 		Gateway: x.s.config.Gateway, Epoch: x.s.config.Book.Epoch(), Fence: x.snap.Fence(x.key.Org),
-		MaxMS: x.plan.MaxMS, PriceVersion: x.plan.PriceVersion(), Estimate: x.plan.Recorded, Claims: claims,
+		MaxMS: x.plan.MaxMS, PriceVersion: x.plan.PriceVersion(), BYOK: x.own, Estimate: x.plan.Recorded, Claims: claims,
 	}
 	if x.verdict.Seq == 0 { // a fallback does not wait
 		d.ParkMS = x.plan.ParkMS

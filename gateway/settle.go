@@ -38,10 +38,13 @@ func (x *exchange) final(r *relay.Result) {
 	if r.Status >= 400 {
 		usage, quality = events.Usage{}, events.QualityNone
 	}
-	d := events.TrueUp{Final: true, Quality: quality, Usage: usage, Charges: x.plan.Charges(usage, quality), PriceVersion: x.plan.PriceVersion(),
+	d := events.TrueUp{Final: true, Quality: quality, Usage: usage, Charges: x.plan.Charges(usage, quality, x.own), PriceVersion: x.plan.PriceVersion(),
 		Train: x.local && r.Kind == relay.Completed && x.plan.Trains(quality)}
 	if x.op != wire.CountTokens && quality != events.QualityNone {
-		d.CostNano = x.plan.CostNano(usage)
+		d.CostNano = x.plan.CostNano(usage, x.own)
+		if x.own {
+			d.ListNano = x.plan.ListNano(usage)
+		}
 		x.s.config.Meters.cost.WithLabelValues(string(x.key.Org), x.model.ID).Add(float64(d.CostNano) / nanoPerDollar)
 	}
 	x.reservation.TrueUp(d)

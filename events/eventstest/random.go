@@ -126,7 +126,7 @@ func (d draw) reserve() *events.Reserve {
 	r := &events.Reserve{
 		Request: d.request(), Attempt: d.small(), Org: d.org(), Workspace: d.maybe(), Principal: d.maybe(), Key: d.maybe(),
 		Model: d.maybe(), Deployment: d.maybe(), Operation: d.maybe(), Gateway: d.gateway(), Epoch: d.small(), Fence: d.small(),
-		ParkMS: d.in(0, events.MaxParkMS), MaxMS: d.pick(events.DefaultMaxMS, events.MinMaxMS, events.MaxMaxMS), PriceVersion: d.maybe(),
+		ParkMS: d.in(0, events.MaxParkMS), MaxMS: d.pick(events.DefaultMaxMS, events.MinMaxMS, events.MaxMaxMS), PriceVersion: d.maybe(), BYOK: d.flag(),
 		Claims: []events.Claim{},
 	}
 	if d.flag() {
@@ -160,7 +160,7 @@ func (d draw) claim() events.Claim {
 func (d draw) trueUp() *events.TrueUp {
 	u := &events.TrueUp{
 		Request: d.request(), Attempt: d.small(), Gateway: d.gateway(), N: d.small(), Final: d.flag(), Quality: events.Quality(d.in(0, 3)),
-		CostNano: d.amount(), PriceVersion: d.maybe(), Train: d.flag(),
+		CostNano: d.amount(), PriceVersion: d.maybe(), ListNano: d.amount(), Train: d.flag(),
 	}
 	if d.flag() {
 		u.Usage = d.usage()

@@ -21,7 +21,7 @@ type builder struct {
 // snapshot is sealed; its Fences are empty and its LoadedAt is zero.
 func Build(d *Declared, auth *Auth, policies *Policies) (*Snapshot, []Warning, error) {
 	b := &builder{used: map[string]events.Org{}, declared: map[events.Org]bool{}, s: &Snapshot{
-		Mode: auth.Mode, Platform: d.Platform, Defaults: d.Defaults,
+		Mode: auth.Mode, Platform: d.Platform, Defaults: d.Defaults, BYOKFee: d.BYOKFee,
 		Keys: map[[32]byte]*Key{}, Orgs: map[events.Org]*Org{}, Workspaces: map[string]*Limits{}, Principals: map[string]*Limits{},
 		Models: map[string]*Model{}, Connections: map[string]*Connection{}, Pools: map[string]*Pool{}, Fences: map[events.Org]int64{},
 	}}
@@ -211,8 +211,11 @@ func (b *builder) connections(d *Declared) {
 			continue
 		}
 		b.s.Connections[c.ID] = c
-		if c.Pool != "" {
+		switch {
+		case c.Pool != "":
 			b.binding(c, c.Pool, c.At, "pool")
+		case c.Org != "" && !c.HouseFallback:
+			b.warn(c.At, "connections", "%s has no pool: the requests of %s to %s are refused, 503 capacity_unknown", c.ID, c.Org, c.Provider)
 		}
 	}
 }
@@ -292,12 +295,14 @@ func (b *builder) fallback(m *Model) {
 	for _, r := range m.Providers {
 		if c := b.s.Connections[r.Connection]; c != nil && c.Provider == f.Engine && c.Org == "" {
 			found.Connection = c.ID
-			return
+			return // the route was warned of if it has no pool
 		}
 	}
 	for _, id := range sorted(b.s.Connections) {
 		if c := b.s.Connections[id]; c.Provider == f.Engine && c.Org == "" {
-			found.Connection = id
+			if found.Connection = id; c.Pool == "" {
+				b.warn(Pos{File: m.Policy.File}, "fallback_provider", "the route of %s to %s has no pool: it is refused, 503 capacity_unknown", m.ID, id)
+			}
 			return
 		}
 	}

@@ -11,7 +11,8 @@ type Declared struct {
 	Models      []*Model
 	Connections []*Connection
 	Pools       []DeclaredPool
-	AdminKeys   int // how many admin keys there are
+	AdminKeys   int   // how many admin keys there are
+	BYOKFee     int64 // what requests at accounts of the org's own cost, in millionths of the price
 }
 
 // DeclaredOrg is an org in weir.yaml. Its name is an owner in auth.yaml.

@@ -378,7 +378,8 @@ func (b *overlayBuild) connections(st *OrgState, was []string) (now []string) {
 		if b.o.static.Connections[id] != nil {
 			continue
 		}
-		c := &Connection{ID: id, Org: r.Org, Provider: r.Provider, BaseURL: r.BaseURL, Pool: r.Pool, Version: r.Version, APIKey: b.o.open(r)}
+		c := &Connection{ID: id, Org: r.Org, Provider: r.Provider, BaseURL: r.BaseURL, Pool: r.Pool, Version: r.Version, APIKey: b.o.open(r),
+			HouseFallback: r.HouseFallback}
 		if r.Org == events.Platform {
 			c.Org = ""
 		}

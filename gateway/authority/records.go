@@ -174,6 +174,8 @@ type ConnectionRecord struct {
 	Pool       string     `json:"pool,omitempty"`
 	Credential []byte     `json:"credential,omitempty"`
 	CreatedAt  time.Time  `json:"created_at,omitzero"`
+
+	HouseFallback bool `json:"house_fallback,omitempty"` // of an org's own: when it fails, the house's accounts of its provider serve
 }
 
 // PriceRecord are the prices of a model, oldest first. The newest that has begun holds.

@@ -33,6 +33,7 @@ type Snapshot struct {
 	Pools       map[string]*Pool
 	Platform    Limits
 	Defaults    Defaults             // of orgs made through the API
+	BYOKFee     int64                // what requests at accounts of the org's own cost, in millionths of the price
 	Anonymous   *Key                 // who everybody is in ModeNone; nil otherwise
 	Fences      map[events.Org]int64 // version of each org's dynamic authority; absent: 0
 	LoadedAt    time.Time
@@ -240,6 +241,8 @@ type Connection struct {
 
 	Operations []wire.Operation // what it serves; nil: what the provider is known for
 	Apart      bool             // usage counts reasoning beside the output instead of in it
+
+	HouseFallback bool // of an org's own: when it fails, the house's accounts of its provider serve
 }
 
 // Pool is the declared capacity of a provider account.

@@ -129,12 +129,14 @@ type connectionBody struct {
 	BaseURL    string     `json:"base_url,omitempty"`
 	Version    string     `json:"version,omitempty"`
 	Pool       *string    `json:"pool"`
+	Fallback   bool       `json:"house_fallback,omitempty"`
 	Credential bool       `json:"has_credential"`
 	CreatedAt  time.Time  `json:"created_at,omitzero"`
 }
 
 func showConnection(c *authority.ConnectionRecord) connectionBody {
-	b := connectionBody{ID: c.ID, Org: c.Org, Provider: c.Provider, Name: c.Name, BaseURL: c.BaseURL, Version: c.Version, Credential: len(c.Credential) > 0, CreatedAt: c.CreatedAt}
+	b := connectionBody{ID: c.ID, Org: c.Org, Provider: c.Provider, Name: c.Name, BaseURL: c.BaseURL, Version: c.Version,
+		Fallback: c.HouseFallback, Credential: len(c.Credential) > 0, CreatedAt: c.CreatedAt}
 	if c.Org == events.Platform {
 		b.Org = ""
 	}
@@ -169,6 +171,9 @@ func (h *Handler) saveConnection(w http.ResponseWriter, r *http.Request) error {
 			}
 		}
 		c.Name, c.BaseURL, c.Version, c.Pool = o.text("name", authority.MaxName), o.url("base_url"), o.text("version", 64), o.text("pool", authority.MaxName)
+		if c.HouseFallback = o.boolean("house_fallback", false); c.HouseFallback && c.Org == events.Platform {
+			o.wrong("house_fallback", "must stand beside org: it is for accounts of an org's own")
+		}
 		if c.BaseURL == "" && c.Provider != "openai" && c.Provider != "anthropic" && c.Provider != "" {
 			o.r.faults.Add(authority.Fault{Field: "base_url", Rule: "must be given for the provider " + c.Provider})
 		}

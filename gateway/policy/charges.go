@@ -32,9 +32,9 @@ func (p *Plan) Usage(r *wire.Result) (events.Usage, events.Quality) {
 // Trains says whether usage of this quality may teach the estimator: exact, of text alone, from the local pool.
 func (p *Plan) Trains(q events.Quality) bool { return p.train && q == events.QualityExact }
 
-// Charges are what an attempt is charged, by basis: those bases that the request's claims have. Nothing is charged anew for usage
-// of which nothing is known: what was reserved stays.
-func (p *Plan) Charges(u events.Usage, q events.Quality) []events.Charge {
+// Charges are what an attempt is charged, by basis: those bases that the request's claims have. own says that it went to an account of
+// the org's own. Nothing is charged anew for usage of which nothing is known: what was reserved stays.
+func (p *Plan) Charges(u events.Usage, q events.Quality, own bool) []events.Charge {
 	if q == events.QualityNone {
 		return nil
 	}
@@ -48,7 +48,7 @@ func (p *Plan) Charges(u events.Usage, q events.Quality) []events.Charge {
 	add(usesInput, events.BasisInput, u.InputTokens)
 	add(usesOutput, events.BasisOutput, u.OutputTokens)
 	add(usesFootprint, events.BasisFootprint, p.footprint(u.InputTokens, u.OutputTokens))
-	add(usesCost, events.BasisCost, p.CostNano(u))
+	add(usesCost, events.BasisCost, p.CostNano(u, own))
 	add(usesWeighted, BasisWeighted, weigh(p.weights, u))
 	return charges
 }
@@ -73,41 +73,56 @@ func (p *Plan) footprint(input, output int64) int64 {
 	return estimate.Add(input, output)
 }
 
-// CostNano is what usage costs at the price that the request is held to, in nano-dollars; 0 for a model without a price.
-func (p *Plan) CostNano(u events.Usage) int64 {
+// CostNano is what usage of an attempt costs, in nano-dollars: by the price that the request is held to, or at an account of the org's
+// own the fee's part of that. A model without a price costs nothing.
+func (p *Plan) CostNano(u events.Usage, own bool) int64 {
+	if own {
+		return p.part(u, p.fee)
+	}
+	return p.ListNano(u)
+}
+
+// ListNano is what usage costs by the price that the request is held to, whoever's the account, in nano-dollars.
+func (p *Plan) ListNano(u events.Usage) int64 { return p.part(u, millionths) }
+
+func (p *Plan) part(u events.Usage, share int64) int64 {
 	if p.Price == nil {
 		return 0
 	}
-	return Cost(p.Price, u)
+	return cost(p.Price, u, share)
 }
+
+// Cost is the exact sum of tokens × price, rounded up once to a nano-dollar, at most events.MaxAmount. Cached and cache-write
+// tokens are parts of the input and cost their own price instead of its; reasoning is output.
+func Cost(price *authority.Price, u events.Usage) int64 { return cost(price, u, millionths) }
 
 // tokensPerPrice is how many tokens a price is for.
 const tokensPerPrice = 1_000_000
 
-// Cost is the exact sum of tokens × price, rounded up once to a nano-dollar, at most events.MaxAmount. Cached and cache-write
-// tokens are parts of the input and cost their own price instead of its; reasoning is output.
-func Cost(price *authority.Price, u events.Usage) int64 {
+// cost is a share of the cost, in millionths. It is rounded once, the share included.
+func cost(price *authority.Price, u events.Usage, share int64) int64 {
 	cached := clamp(u.CachedTokens)
 	written := clamp(u.CacheWriteTokens)
 	plain := max(clamp(u.InputTokens)-cached-written, 0)
-	var hi, lo uint64
-	for _, part := range [...][2]int64{{plain, price.Input}, {cached, price.CachedInput}, {written, price.CacheWrite}, {clamp(u.OutputTokens), price.Output}} {
-		h, l := bits.Mul64(uint64(part[0]), uint64(max(part[1], 0)))
+	var hi, lo uint64 // at most 5 × 10^15 × 10^15
+	for _, part := range [...][2]int64{{plain, price.Input}, {cached, price.CachedInput}, {written, price.CacheWrite}, {clamp(u.OutputTokens), price.Output},
+		{tokensPerPrice, price.Request}} {
+		h, l := bits.Mul64(uint64(part[0]), uint64(min(max(part[1], 0), events.MaxAmount)))
 		var carry uint64
 		lo, carry = bits.Add64(lo, l, 0)
 		hi += h + carry
 	}
-	if hi >= tokensPerPrice {
+	carried, lo := bits.Mul64(lo, uint64(share))
+	hi = hi*uint64(share) + carried // below 2^57: the whole is below 2^121
+	const unit = tokensPerPrice * millionths
+	if hi >= unit {
 		return events.MaxAmount
 	}
-	cost, rest := bits.Div64(hi, lo, tokensPerPrice)
+	nano, rest := bits.Div64(hi, lo, unit)
 	if rest > 0 {
-		cost++
+		nano++
 	}
-	if cost > events.MaxAmount {
-		return events.MaxAmount
-	}
-	return min(int64(cost)+max(price.Request, 0), events.MaxAmount)
+	return int64(min(nano, events.MaxAmount))
 }
 
 // clamp brings a count into what can be charged.

@@ -85,16 +85,16 @@ func TestCharges(t *testing.T) {
 	streaming := policy.New(input(t, s, "everything", "shared", ``))
 	u := events.Usage{InputTokens: 120, CachedTokens: 20, OutputTokens: 30, ReasoningTokens: 9}
 	cost := policy.Cost(declared.Price, u)
-	if got, want := charges(declared.Charges(u, events.QualityExact)), fmt.Sprintf(" total=150 input=120 output=30 footprint=620 cost=%d", cost); got != want {
+	if got, want := charges(declared.Charges(u, events.QualityExact, false)), fmt.Sprintf(" total=150 input=120 output=30 footprint=620 cost=%d", cost); got != want {
 		t.Errorf("declared:%s, want%s", got, want)
 	}
-	if got, want := charges(streaming.Charges(u, events.QualityPartial)), fmt.Sprintf(" total=150 input=120 output=30 footprint=150 cost=%d", cost); got != want {
+	if got, want := charges(streaming.Charges(u, events.QualityPartial, false)), fmt.Sprintf(" total=150 input=120 output=30 footprint=150 cost=%d", cost); got != want {
 		t.Errorf("undeclared:%s, want%s", got, want)
 	}
-	if got := declared.Charges(u, events.QualityNone); got != nil {
+	if got := declared.Charges(u, events.QualityNone, false); got != nil {
 		t.Errorf("charges of nothing known:%s", charges(got))
 	}
-	if got := policy.New(input(t, s, "plain", "free", ``)).Charges(u, events.QualityExact); charges(got) != " total=150" {
+	if got := policy.New(input(t, s, "plain", "free", ``)).Charges(u, events.QualityExact, false); charges(got) != " total=150" {
 		t.Errorf("with nothing but the platform's limits:%s", charges(got))
 	}
 }
@@ -168,5 +168,55 @@ func TestHold(t *testing.T) {
 	}
 	if got := hold(``); got != 32_768 {
 		t.Errorf("a default output holds %d", got)
+	}
+}
+
+// A request at an account of the org's own costs the fee's part of the price, rounded up once, and without a fee nothing: then it needs
+// neither a price nor money, and no cap holds it.
+func TestAnAccountOfOnesOwn(t *testing.T) {
+	s := world(t)
+	own := func(fee int64, only bool) (*policy.Input, *policy.Plan) {
+		changed := *s
+		changed.BYOKFee = fee
+		in := input(t, &changed, "prepaid", "gpt", `,"max_tokens":500`)
+		in.Target.Own, in.OwnOnly = true, only
+		return in, policy.New(in)
+	}
+	money := func(p *policy.Plan) (hold int64, claimed bool) {
+		for _, c := range p.Claims {
+			if c.Kind == events.Balance {
+				return c.Amount, true
+			}
+		}
+		return 0, false
+	}
+	u := events.Usage{InputTokens: 101, OutputTokens: 30}
+	const list = 101*1000 + 30*4000 + 1000
+	_, free := own(0, true)
+	if _, claimed := money(free); claimed || free.HoldNano != 0 || free.CostNano(u, true) != 0 || free.ListNano(u) != list {
+		t.Errorf("without a fee: hold %d, cost %d of %d", free.HoldNano, free.CostNano(u, true), free.ListNano(u))
+	}
+	_, paid := own(33_333, true)
+	whole := policy.Cost(paid.Price, events.Usage{InputTokens: paid.Estimate.Reservation, OutputTokens: 500})
+	if hold, _ := money(paid); hold != (whole*33_333+999_999)/1_000_000 {
+		t.Errorf("with a fee the hold is %d of %d", hold, whole)
+	}
+	if got, want := paid.CostNano(u, true), int64((list*33_333+999_999)/1_000_000); got != want {
+		t.Errorf("the fee is %d, want %d", got, want)
+	}
+	_, both := own(0, false)
+	if hold, _ := money(both); hold != whole || both.CostNano(u, true) != 0 || both.CostNano(u, false) != list {
+		t.Errorf("where the house's account may follow: hold %d, want %d", hold, whole)
+	}
+	if got := charges(paid.Charges(u, events.QualityExact, true)); got != " total=131" {
+		t.Errorf("charges%s", got)
+	}
+	for fee, refused := range map[int64]bool{0: false, 1: true} {
+		in, _ := own(fee, true)
+		unpriced := *in.Model
+		unpriced.Price, in.Model = nil, &unpriced
+		if p := policy.New(in); (p.Refusal != nil && p.Refusal.Cause == policy.NoPrice) != refused {
+			t.Errorf("a fee of %d on no price: %+v", fee, p.Refusal)
+		}
 	}
 }

@@ -207,9 +207,10 @@ func (b *builder) day(m events.Meter, limit int64) {
 		Check: estimate.Add(e.Learned, e.Declared), HasCheck: true, Limit: limit, HasLimit: true, Basis: b.localBasis(events.BasisTotal, usesTotal)})
 }
 
-// money adds spend caps and the balance. A model without a price costs nothing.
+// money adds spend caps and the balance. A model without a price costs nothing, and neither does an account of the org's own without
+// a fee.
 func (b *builder) money() {
-	if b.p.Price == nil {
+	if b.p.free {
 		return
 	}
 	for i := range b.scopes {

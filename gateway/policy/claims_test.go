@@ -69,7 +69,7 @@ func TestClaims(t *testing.T) {
 				b.WriteString(claimText(&p.Claims[i]) + "\n")
 			}
 			b.WriteString("\ncharges of 90 in (20 cached), 40 out:")
-			for _, c := range p.Charges(events.Usage{InputTokens: 90, CachedTokens: 20, OutputTokens: 40}, events.QualityExact) {
+			for _, c := range p.Charges(events.Usage{InputTokens: 90, CachedTokens: 20, OutputTokens: 40}, events.QualityExact, false) {
 				fmt.Fprintf(&b, " %s %d", c.Basis, c.Amount)
 			}
 			b.WriteString("\n")
@@ -191,7 +191,7 @@ func TestAFurtherAttemptClaimsItsPoolAlone(t *testing.T) {
 	if _, refused := policy.AttemptClaims(in, p, policy.Target{Pool: "nowhere"}); refused == nil || refused.Cause != policy.CapacityUnknown {
 		t.Errorf("an account without a pool: %+v", refused)
 	}
-	if charges := p.Charges(events.Usage{InputTokens: 5, OutputTokens: 6}, events.QualityExact); len(charges) == 0 || charges[0] != (events.Charge{Basis: "total", Amount: 11}) {
+	if charges := p.Charges(events.Usage{InputTokens: 5, OutputTokens: 6}, events.QualityExact, false); len(charges) == 0 || charges[0] != (events.Charge{Basis: "total", Amount: 11}) {
 		t.Errorf("charges %v", charges)
 	}
 }

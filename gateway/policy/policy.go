@@ -40,6 +40,7 @@ type Input struct {
 	Model    *authority.Model // from Lookup
 	Request  *wire.Request
 	Target   Target         // of the first attempt
+	OwnOnly  bool           // no attempt can go anywhere but to accounts of the org's own
 	Ratio    estimate.Ratio // learned, of this model; 0: estimate.FirstRatio
 	Healthy  int64          // healthy replicas that serve the model
 	Pressure Pressure
@@ -63,6 +64,8 @@ type Plan struct {
 	Price    *authority.Price // nil: the model costs nothing
 	Target   Target
 
+	fee     int64 // what an attempt at an account of the org's own costs, in millionths of the price
+	free    bool  // whatever happens, the request costs nothing
 	weights authority.Weights
 	train   bool
 	bases   bases // those that the claims use
@@ -96,13 +99,14 @@ func (p *Plan) PriceVersion() string {
 
 // New makes the plan of a request's first attempt.
 func New(in *Input) *Plan {
-	p := &Plan{Target: in.Target, MaxMS: in.Settings.MaxMS, Price: in.Model.Price, weights: in.Model.Weights}
+	p := &Plan{Target: in.Target, MaxMS: in.Settings.MaxMS, Price: in.Model.Price, weights: in.Model.Weights, fee: in.Snapshot.BYOKFee}
 	if p.MaxMS == 0 {
 		p.MaxMS = events.DefaultMaxMS
 	}
 	if in.Request.Op == wire.CountTokens { // counting debits nothing
 		p.Price = nil
 	}
+	p.free = p.Price == nil || in.OwnOnly && p.fee == 0
 	p.train = in.Target.Local && in.Request.Trainable()
 	b := builder{in: in, p: p, scopes: in.Snapshot.Scopes(in.Key), generates: in.Request.Op.Generates()}
 	b.claims = make([]events.Claim, 0, typicalClaims)
@@ -159,16 +163,14 @@ func (b *builder) local() *Local {
 		p.Recorded.OutputTokens = e.Declared
 	}
 	if org := in.Snapshot.Orgs[in.Key.Org]; org != nil && org.Billing == authority.Prepaid {
-		if b.prepaid = r.Op != wire.CountTokens; b.prepaid && m.Price == nil {
+		if b.prepaid = r.Op != wire.CountTokens; b.prepaid && m.Price == nil && !(in.OwnOnly && p.fee == 0) {
 			return &Local{Cause: NoPrice, Model: m.ID}
 		}
 	}
 	if l := capacity(in.Snapshot, m, in.Target); l != nil {
 		return l
 	}
-	if p.Price != nil {
-		p.HoldNano = Cost(p.Price, events.Usage{InputTokens: e.Reservation, OutputTokens: e.Held})
-	}
+	p.HoldNano = p.CostNano(events.Usage{InputTokens: e.Reservation, OutputTokens: e.Held}, in.OwnOnly)
 	if !b.generates {
 		return nil
 	}

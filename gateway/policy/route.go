@@ -6,6 +6,7 @@ import "github.com/weirhq/weir/gateway/authority"
 type Target struct {
 	Local bool   // to the model's own replicas; else to a provider account
 	Pool  string // whose capacity the attempt claims; empty for replicas that no pool maps
+	Own   bool   // the account is the org's own
 }
 
 // Cause says why a gateway refuses by itself.

@@ -42,6 +42,10 @@ type Connection struct {
 	Operations []wire.Operation
 	// Apart says that usage counts reasoning beside the output instead of in it. Defaults to false.
 	Apart bool
+	// Owner is the org whose account it is: it serves that org alone, in place of the house's accounts of the label. Empty: the house's.
+	Owner string
+	// HouseFallback lets the owner's requests go on to the house's accounts of the label when this one fails. Defaults to false.
+	HouseFallback bool
 }
 
 // Model is where the requests for one model can go: first its own replicas, then the providers in order.

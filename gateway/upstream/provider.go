@@ -22,6 +22,7 @@ type Target struct {
 	Format     wire.Format
 	OldField   bool // the server knows max_tokens but not max_completion_tokens: wire.Edit.OldField
 	Apart      bool // the upstream counts reasoning beside the output
+	Own        bool // the account is the org's own
 }
 
 var (
@@ -167,6 +168,7 @@ func (n *Connection) Target(op wire.Operation, model string) (t Target, ok bool)
 		Pool:       n.Pool,
 		Format:     op.Format(),
 		Apart:      n.Apart,
+		Own:        n.Owner != "",
 	}, true
 }
 

@@ -104,7 +104,7 @@ func TestTheOrderOfRoutes(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
-		routes, known := s.Routes("m", c.op)
+		routes, known := s.Routes("m", c.op, "")
 		var got []string
 		for _, r := range routes {
 			name := r.Deployment
@@ -131,7 +131,7 @@ func TestTheOrderOfRoutes(t *testing.T) {
 		if !known || strings.Join(got, " ") != c.want {
 			t.Errorf("%s: %v, want %s", c.name, got, c.want)
 		}
-		if _, known := s.Routes("other", c.op); known {
+		if _, known := s.Routes("other", c.op, ""); known {
 			t.Errorf("%s: another model is known", c.name)
 		}
 	}

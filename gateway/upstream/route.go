@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"cmp"
 	"net/http"
 	"slices"
 	"time"
@@ -19,6 +18,7 @@ type Route struct {
 	Connection string // "" for the local pool
 	Pool       string // quota pool to claim; "" for the local pool or when none is known
 	Model      string // the upstream's name
+	Own        bool   // the account is the org's own
 
 	Step string // of the local pool: the step's name
 
@@ -32,10 +32,10 @@ type Route struct {
 	used    bool
 }
 
-// Routes are where a request of op for the model can go, in order: the local pool, one route for each step of its policy, then the
+// Routes are where an org's request of op for the model can go, in order: the local pool, one route for each step of its policy, then the
 // providers. After the first provider that serves op, only those of the same label and those of the fallback's follow, and last the
 // fallback. known says whether there is such a model; none of a known model's routes may serve op.
-func (s *Set) Routes(model string, op wire.Operation) (routes []*Route, known bool) {
+func (s *Set) Routes(model string, op wire.Operation, org string) (routes []*Route, known bool) {
 	t := s.table.Load()
 	e := t.models[model]
 	if e == nil {
@@ -48,45 +48,7 @@ func (s *Set) Routes(model string, op wire.Operation) (routes []*Route, known bo
 				Model: e.Local.Model, Step: e.steps[i].name, set: s, entry: e, op: op, step: &e.steps[i], tried: tried})
 		}
 	}
-	return append(routes, s.accounts(t, e, op)...), true
-}
-
-// accounts are the providers that may be tried, in order. None stands twice.
-func (s *Set) accounts(t *table, e *entry, op wire.Operation) []*Route {
-	offers := e.Providers
-	label, second := "", ""
-	if e.Fallback != nil {
-		second = t.connections[e.Fallback.Connection].Provider
-		offers = append(slices.Clip(offers), *e.Fallback)
-	}
-	var first, others []*Route
-	seen := map[string]bool{}
-	for i := range offers {
-		o := &offers[i]
-		n := t.connections[o.Connection]
-		if !n.Serves(op) {
-			continue
-		}
-		r := &Route{Provider: n.Provider, Connection: n.ID, Pool: cmp.Or(o.Pool, n.Pool), Model: cmp.Or(o.Model, e.ID), set: s, account: n, op: op}
-		if r.Deployment = n.ID + "/" + r.Model; seen[r.Deployment] {
-			continue
-		}
-		if label == "" {
-			label = r.Provider
-		}
-		switch {
-		case e.Fallback != nil && i == len(e.Providers): // last of all
-			others = append(others, r)
-		case r.Provider == label:
-			first = append(first, r)
-		case r.Provider == second:
-			others = append(others, r)
-		default:
-			continue
-		}
-		seen[r.Deployment] = true
-	}
-	return append(first, others...)
+	return append(routes, s.accounts(t, e, op, org)...), true
 }
 
 // Done takes how a call to a target went, with the status of the upstream's answer, 0 if there was none. It must be called once for

@@ -37,7 +37,8 @@ type Set struct {
 type table struct {
 	models      map[string]*entry
 	connections map[string]*Connection
-	replicas    map[string]*replica // by URL
+	own         map[string]map[string][]*Connection // by owner and label: the accounts that stand in for the house's
+	replicas    map[string]*replica                 // by URL
 }
 
 // entry is one model.
@@ -89,6 +90,7 @@ func (s *Set) Update(c Config) error {
 	for _, n := range c.Connections {
 		t.connections[n.ID] = &n
 	}
+	t.addOwn()
 	for _, m := range c.Models {
 		e := &entry{Model: m}
 		t.models[m.ID] = e

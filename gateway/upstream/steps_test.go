@@ -40,7 +40,7 @@ func (s *Set) says(t *testing.T, i int, text string) {
 
 // walk gives the replicas that one request tries when every call ends in the same way, step by step.
 func walk(s *Set, kind relay.Kind, status int) (steps []string) {
-	routes, _ := s.Routes("m", wire.Chat)
+	routes, _ := s.Routes("m", wire.Chat, "")
 	for _, r := range routes {
 		var tried []string
 		for {
@@ -182,7 +182,7 @@ func TestCapacityWeighsTheLoad(t *testing.T) {
 	s, _ := still(t, Model{Local: &Local{Replicas: four[:2], Capacity: []int64{30, 10}}})
 	counts := map[string]int{}
 	for range 40 {
-		routes, _ := s.Routes("m", wire.Chat)
+		routes, _ := s.Routes("m", wire.Chat, "")
 		target, _, ok := routes[0].Pick()
 		if !ok {
 			t.Fatal("nothing to pick")

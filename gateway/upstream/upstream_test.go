@@ -96,7 +96,7 @@ func pool(model string, l Local, servers ...*server) Config {
 
 func only(t *testing.T, s *Set, model string) *Route {
 	t.Helper()
-	routes, known := s.Routes(model, wire.Chat)
+	routes, known := s.Routes(model, wire.Chat, "")
 	if !known || len(routes) != 1 {
 		t.Fatalf("%d routes, known %v", len(routes), known)
 	}
@@ -417,7 +417,7 @@ func BenchmarkPick(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		routes, _ := s.Routes("m", wire.Chat)
+		routes, _ := s.Routes("m", wire.Chat, "")
 		_, done, ok := routes[0].Pick()
 		if !ok {
 			b.Fatal("nothing to pick")

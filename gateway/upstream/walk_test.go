@@ -48,7 +48,7 @@ func TestARequestFindsAnUpstreamThatWorks(t *testing.T) {
 	r := relay.New(relay.Options{Now: time.Now})
 	defer r.Close()
 	w, went := httptest.NewRecorder(), map[string]relay.Kind{}
-	routes, _ := s.Routes("m", wire.Chat)
+	routes, _ := s.Routes("m", wire.Chat, "")
 	var result *relay.Result
 	for _, route := range routes {
 		for result == nil || result.Retryable() {

@@ -142,6 +142,8 @@ func (a *Attempt) used() *events.Usage {
 
 func (rec *Record) deriveCost() {
 	rec.Cost = Cost{Settled: rec.State == Ended}
+	list := int64(0)
+	rec.IsBYOK, rec.UpstreamInferenceCost = false, nil
 	for i := range rec.Attempts {
 		a := &rec.Attempts[i]
 		if a.Verdict == VerdictRefused {
@@ -149,6 +151,10 @@ func (rec *Record) deriveCost() {
 		}
 		if a.PriceVersion != "" {
 			rec.Cost.PriceVersion = a.PriceVersion
+		}
+		if a.BYOK {
+			rec.IsBYOK = true
+			list += a.ListNano
 		}
 		if u := a.used(); u != nil {
 			t := &rec.Cost.Tokens
@@ -169,6 +175,10 @@ func (rec *Record) deriveCost() {
 		}
 	}
 	rec.TotalCost, rec.Usage = USD(rec.Cost.Nano), USD(rec.Cost.Nano)
+	if rec.IsBYOK {
+		upstream := USD(list)
+		rec.UpstreamInferenceCost = &upstream
+	}
 }
 
 // known gives a number that is 0 when it is not known.

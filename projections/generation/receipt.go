@@ -54,7 +54,7 @@ func (a *Attempt) known(d *events.TrueUp) {
 	}
 	if d.Final {
 		a.Final = true
-		a.CostNano = number(d.CostNano)
+		a.CostNano, a.ListNano = number(d.CostNano), d.ListNano
 	}
 }
 

@@ -35,6 +35,8 @@ type Record struct {
 	NumMediaPrompt         *int64             `json:"num_media_prompt"`
 	TotalCost              USD                `json:"total_cost"`
 	Usage                  USD                `json:"usage"` // OpenRouter's word for the cost
+	IsBYOK                 bool               `json:"is_byok"`
+	UpstreamInferenceCost  *USD               `json:"upstream_inference_cost"` // by the price book, at accounts of the org's own; null: it was at none
 
 	// Whose it is.
 	Org       events.Org     `json:"org"`
@@ -160,6 +162,8 @@ type Attempt struct {
 	Usage        *events.Usage    `json:"usage,omitempty"`
 	CostNano     *int64           `json:"cost_nano,omitempty"` // of a final
 	PriceVersion string           `json:"price_version,omitempty"`
+	BYOK         bool             `json:"byok,omitempty"`      // at a provider account of the org's own
+	ListNano     int64            `json:"list_nano,omitempty"` // of such a one's final: what its usage costs by the price book
 	Correction   *Correction      `json:"correction,omitempty"` // the one with the highest revision
 	Released     *Released        `json:"released,omitempty"`
 }

@@ -35,6 +35,7 @@ type Usage struct {
 
 	lines    []Line
 	verdicts []events.Verdict
+	taken    int // how many of the verdicts are taken in
 
 	Counts Counts
 }
@@ -115,7 +116,7 @@ func (u *Usage) Restore(l Line) { u.restored[place{l.Request, l.Attempt}] = l }
 
 // Apply folds the log's next record and gives the lines that fall with it, in order. They are valid until the next call.
 func (u *Usage) Apply(r *events.Record) []Line {
-	u.lines, u.verdicts = u.lines[:0], u.verdicts[:0]
+	u.lines, u.verdicts, u.taken = u.lines[:0], u.verdicts[:0], 0
 	u.decide(r)
 	u.unsettle()
 	if r.Fault == "" {
@@ -130,9 +131,7 @@ func (u *Usage) Apply(r *events.Record) []Line {
 			u.correction(r, d)
 		}
 	}
-	for i := range u.verdicts {
-		u.verdict(&u.verdicts[i])
-	}
+	u.take()
 	u.sweep()
 	clear(u.restored)
 	return u.lines
@@ -160,10 +159,18 @@ func (u *Usage) decide(r *events.Record) {
 	// request more than before is a record of a request that it did not know.
 	u.verdicts = append(u.verdicts, u.fold.Apply(&events.Record{Seq: r.Seq, At: r.At, Event: events.Event{Data: &events.Tick{}}})...)
 	u.unsettle()
+	u.take() // what falls by then is about the request that may be forgotten now, not about the record's
 	before := u.known()
 	u.verdicts = append(u.verdicts, u.fold.Apply(r)...)
 	if u.known() > before {
 		u.forget(req)
+	}
+}
+
+// take takes in the verdicts that have fallen.
+func (u *Usage) take() {
+	for ; u.taken < len(u.verdicts); u.taken++ {
+		u.verdict(&u.verdicts[u.taken])
 	}
 }
 
@@ -221,7 +228,7 @@ func (u *Usage) reserve(r *events.Record, d *events.Reserve) {
 	a.state = asked
 	l := &a.line
 	l.Org, l.Workspace, l.Principal, l.Key, l.Model, l.Deployment, l.Operation = r.Org, d.Workspace, d.Principal, d.Key, d.Model, d.Deployment, d.Operation
-	l.Request, l.Attempt = d.Request, d.Attempt
+	l.Request, l.Attempt, l.BYOK = d.Request, d.Attempt, d.BYOK
 	if l.PriceVersion == "" {
 		l.PriceVersion = d.PriceVersion
 	}
@@ -291,7 +298,7 @@ func (u *Usage) trueUp(r *events.Record, d *events.TrueUp) {
 	if l.ID == "" { // a recording without ids
 		l.ID = fmt.Sprintf("%s.%d", d.Request, d.Attempt)
 	}
-	l.Quality, l.Usage, l.CostNano = d.Quality.String(), d.Usage, d.CostNano
+	l.Quality, l.Usage, l.CostNano, l.ListNano = d.Quality.String(), d.Usage, d.CostNano, d.ListNano
 	if d.PriceVersion != "" {
 		l.PriceVersion = d.PriceVersion
 	}

@@ -205,3 +205,19 @@ func TestSums(t *testing.T) {
 		t.Errorf("after three days: %d hours, %d days", len(tell.u.Hours()), len(tell.u.Days()))
 	}
 }
+
+// A waiter is refused and forgotten in the same silence in which its id comes again: the refusal is the old one's, not the new one's.
+func TestARefusalIsOfTheRequestThatWasForgotten(t *testing.T) {
+	parked := func(n int) *events.Reserve {
+		d := eventstest.Reserve(id(n), eventstest.Occupancy("model/qwen3/occupancy", 6, 10))
+		d.ParkMS = 2000
+		return d
+	}
+	l := newTeller().tell(parked(1), parked(0)) // 0 waits for 1
+	l.Now += 30 * minute                        // in which it is refused, and forgotten
+	l.tell(parked(0), &events.Release{Request: id(1), Gateway: eventstest.Gateway, Dispatched: events.DispatchedNo},
+		&events.TrueUp{Request: id(0), Gateway: eventstest.Gateway, N: 1, Final: true, Quality: events.QualityExact, CostNano: 7, Charges: []events.Charge{}})
+	if len(l.lines) != 1 || l.lines[0].Request != id(0) || l.lines[0].CostNano != 7 {
+		t.Errorf("lines %+v, want the one of what was admitted", l.lines)
+	}
+}

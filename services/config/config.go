@@ -76,6 +76,9 @@ type Config struct {
 	// Defaults are the limits of orgs made through the API. Default to 300 RPM, 1,000,000 TPM and 8 at once; a key has no RPM.
 	Defaults authority.Defaults
 
+	// BYOKFee is what a request at a provider account of the org's own costs, in millionths of the model's price. Defaults to 0: nothing.
+	BYOKFee int64
+
 	// Orgs, Models, Connections and Pools are declared in the file. Default to none.
 	Orgs        []authority.DeclaredOrg
 	Models      []*authority.Model
@@ -290,7 +293,7 @@ func address(s string) string {
 // Authority is what the file declares of authority.
 func (c *Config) Authority() *authority.Declared {
 	return &authority.Declared{File: c.File, Platform: c.Platform, Defaults: c.Defaults, Orgs: c.Orgs, Models: c.Models,
-		Connections: c.Connections, Pools: c.Pools, AdminKeys: len(c.AdminKeys)}
+		Connections: c.Connections, Pools: c.Pools, AdminKeys: len(c.AdminKeys), BYOKFee: c.BYOKFee}
 }
 
 // Source is where the static authority comes from: the declared part and the files.

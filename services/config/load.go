@@ -40,6 +40,7 @@ func (l *loader) top(m *strictyaml.Map) {
 	c.Policies = l.path(m.Get("policies"), c.Policies)
 	l.adminKeys(m.Get("admin_keys"))
 	l.limits(m.Get("limits").Map())
+	l.byok(m.Get("byok").Map())
 	l.orgs(m.Get("orgs").Map())
 	l.connections(m.Get("connections").List())
 	l.pools(m.Get("pools").List())

@@ -256,9 +256,13 @@ func (l *loader) connections(list []strictyaml.Node) {
 			Operations: operations(m.Get("operations")),
 			Apart:      m.Get("reasoning_apart").Bool(false),
 			At:         n.Pos(),
+
+			HouseFallback: m.Get("house_fallback").Bool(false),
 		}
 		if org := optional(m.Get("org")); org != "" {
 			c.Org = authority.OrgOf(org)
+		} else if c.HouseFallback {
+			m.Get("house_fallback").Wrong("must stand beside org: it is for accounts of an org's own")
 		}
 		if c.APIKey == nil {
 			c.APIKey = func() string { return "" }

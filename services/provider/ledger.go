@@ -32,6 +32,7 @@ type Call struct {
 	Declared  int64     `json:"declared_tokens"` // the output limit that arrived, all choices; 0 without one
 	Output    int64     `json:"output_tokens"`   // sent so far
 	Body      []byte    `json:"body,omitempty"`  // only with Config.KeepBodies
+	Key       string    `json:"-"`               // the credential that came with it
 }
 
 // Totals sum up the calls of one model, or of all.

@@ -4,11 +4,13 @@
 package provider
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -126,7 +128,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, op wire.Operation
 		return
 	}
 	a.plan()
-	call := &Call{ID: a.id, RequestID: r.Header.Get("X-Request-Id"), Operation: op.String(), Model: a.request.model,
+	call := &Call{ID: a.id, RequestID: r.Header.Get("X-Request-Id"), Key: credential(r.Header), Operation: op.String(), Model: a.request.model,
 		Stream: a.request.stream, Input: a.input, Declared: a.request.declared()}
 	if s.config.KeepBodies {
 		call.Body = append([]byte(nil), body...)
@@ -168,4 +170,12 @@ func fail(w http.ResponseWriter, f wire.Format, status int, message string) {
 
 func seconds(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
+}
+
+// credential is the key that a request came with, however it was sent.
+func credential(h http.Header) string {
+	if key, bearer := strings.CutPrefix(h.Get("Authorization"), "Bearer "); bearer {
+		return key
+	}
+	return cmp.Or(h.Get("X-Api-Key"), h.Get("Api-Key"))
 }

@@ -62,7 +62,7 @@ func (o *oneOff) use(i int) {
 		o.t.Fatalf("key %d: %+v", i, verdicts)
 	}
 	u, q := plan.Usage(&wire.Result{Usage: wire.Usage{Input: 90, Output: 40}, Explicit: wire.FieldInput | wire.FieldOutput, Quality: wire.QualityExact})
-	o.apply(k.Org, &events.TrueUp{Request: id, Gateway: "gw-a", N: 1, Final: true, Quality: q, Usage: u, Charges: plan.Charges(u, q)})
+	o.apply(k.Org, &events.TrueUp{Request: id, Gateway: "gw-a", N: 1, Final: true, Quality: q, Usage: u, Charges: plan.Charges(u, q, false)})
 	o.apply(k.Org, &events.Release{Request: id, Gateway: "gw-a", Outcome: events.Completed, Dispatched: events.DispatchedYes})
 }
 

@@ -252,7 +252,7 @@ func (r *request) used(input, output int64) {
 	u, q := r.plan.Usage(&wire.Result{Usage: wire.Usage{Input: input, Output: output}, Explicit: wire.FieldInput | wire.FieldOutput, Quality: wire.QualityExact})
 	r.n++
 	r.w.apply(r.gateway, r.org(), &events.TrueUp{Request: r.id, Attempt: r.attempt, Gateway: r.gateway, N: r.n, Final: true, Quality: q, Usage: u,
-		Charges: r.plan.Charges(u, q), Train: r.local && r.plan.Trains(q)})
+		Charges: r.plan.Charges(u, q, false), Train: r.local && r.plan.Trains(q)})
 }
 
 // end ends the request.

@@ -33,7 +33,8 @@ type MirrorConfig struct {
 	// Credential gives what tells a connection's credential at the moment of a call. Defaults to none.
 	Credential func(*authority.ConnectionRecord) func() string
 
-	// Changed is told of each snapshot that differs from the last by more than keys: of its upstreams, perhaps. Defaults to nothing.
+	// Changed is told of each snapshot that differs from the last by more than keys: of its upstreams, perhaps. It is told
+	// before the snapshot is the current one, and must not call the mirror. Defaults to nothing.
 	Changed func(*authority.Snapshot)
 
 	Now    func() time.Time
@@ -234,12 +235,12 @@ func (m *Mirror) build() (until time.Duration) {
 	if at := m.overlay.NextPrice(); !at.IsZero() {
 		until = min(until, max(at.Sub(now), buildEvery))
 	}
-	old := m.current.Swap(s)
+	if m.config.Changed != nil && authority.OtherUpstreams(m.current.Load(), s) {
+		m.config.Changed(s) // first: who decides on the new snapshot must find its upstreams
+	}
+	m.current.Store(s)
 	m.ready.Store(true)
 	m.announce(func() { m.seen = mark })
 	m.mu.Unlock()
-	if m.config.Changed != nil && authority.OtherUpstreams(old, s) {
-		m.config.Changed(s)
-	}
 	return until
 }
