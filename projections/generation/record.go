@@ -162,8 +162,8 @@ type Attempt struct {
 	Usage        *events.Usage    `json:"usage,omitempty"`
 	CostNano     *int64           `json:"cost_nano,omitempty"` // of a final
 	PriceVersion string           `json:"price_version,omitempty"`
-	BYOK         bool             `json:"byok,omitempty"`      // at a provider account of the org's own
-	ListNano     int64            `json:"list_nano,omitempty"` // of such a one's final: what its usage costs by the price book
+	BYOK         bool             `json:"byok,omitempty"`       // at a provider account of the org's own
+	ListNano     int64            `json:"list_nano,omitempty"`  // of such a one's final: what its usage costs by the price book
 	Correction   *Correction      `json:"correction,omitempty"` // the one with the highest revision
 	Released     *Released        `json:"released,omitempty"`
 }

@@ -75,7 +75,7 @@ type Line struct {
 	PriceVersion string       `json:"price_version,omitempty"`
 	BYOK         bool         `json:"byok,omitempty"`      // it went to a provider account of the org's own
 	ListNano     int64        `json:"list_nano,omitempty"` // what it would have cost at the house's; the cost is what is charged
-	Reason       string       `json:"reason,omitempty"` // of a correction
+	Reason       string       `json:"reason,omitempty"`    // of a correction
 
 	Seq uint64 `json:"seq"` // place in the log of the event that it comes from; of an unsettled one its reserve's
 }
