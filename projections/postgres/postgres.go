@@ -56,11 +56,19 @@ type Migrations struct {
 
 // Migrate gives the migrations of a schema that a connection string's search path names. Close gives it back.
 func Migrate(url string, migrations fs.FS) (*Migrations, error) {
+	return MigrateIn(url, "", migrations)
+}
+
+// MigrateIn gives the migrations of a schema, whatever the connection string's search path. Close gives it back.
+func MigrateIn(url, schema string, migrations fs.FS) (*Migrations, error) {
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
 		return nil, errors.New("database: must be a URL like postgres://user:password@host:5432/name")
 	}
 	cfg.ConnectTimeout = ConnectWithin
+	if schema != "" {
+		cfg.RuntimeParams["search_path"] = schema
+	}
 	db := stdlib.OpenDB(*cfg)
 	provider, err := goose.NewProvider(goose.DialectPostgres, db, migrations)
 	if err != nil {

@@ -2,7 +2,6 @@ package auditor
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"sync"
 	"time"
@@ -14,6 +13,9 @@ import (
 
 // When records are written.
 const (
+	pageEvery  = 200 * time.Millisecond // all that have changed, and the position, to a Store
+	pageSize   = 2048                   // changed records that are not kept waiting for it
+	pageMost   = 8192                   // records of one write
 	turnEvery  = 20 * time.Millisecond  // those that are complete
 	restAfter  = 300 * time.Millisecond // without anything new from the log: all that have changed
 	storeEvery = time.Second            // all that have changed, and the position
@@ -79,38 +81,42 @@ func (a *Auditor) Run(ctx context.Context) error {
 		Turns(ctx, a.work)
 }
 
-// work writes records until ctx ends.
+// work writes records until ctx ends. What it knows may turn out to be out of date, as when the records were rebuilt: then it begins anew.
 func (a *Auditor) work(ctx context.Context) error {
-	s, err := newStore(a.cfg.Conn, a.warn)
-	if err != nil {
-		return fmt.Errorf("run the auditor: %w", err)
+	store := a.cfg.Store
+	if store == nil {
+		kept, err := newKV(a.cfg, a.warn)
+		if err != nil {
+			return fmt.Errorf("run the auditor: %w", err)
+		}
+		store = kept
 	}
-	w := &worker{a: a, store: s}
-	if err := w.begin(ctx); err != nil {
-		if ctx.Err() != nil {
+	if c, ok := store.(interface{ Close() }); ok {
+		defer c.Close()
+	}
+	for {
+		w := &worker{a: a, store: store}
+		err := w.begin(ctx)
+		if err == nil {
+			a.note(func(s *Status) { s.Active = true })
+			err = w.run(ctx)
+			a.note(func(s *Status) { s.Active = false })
+		}
+		switch {
+		case ctx.Err() != nil || err == nil:
+			return nil
+		case !moved(err):
+			return fmt.Errorf("run the auditor: %w", err)
+		}
+		a.warn("begin anew", err)
+		if follow.Pause(ctx, retryPause) != nil {
 			return nil
 		}
-		return fmt.Errorf("run the auditor: %w", err)
 	}
-	a.note(func(s *Status) { s.Active = true })
-	defer a.note(func(s *Status) { s.Active = false })
-	if err := w.run(ctx); err != nil {
-		return fmt.Errorf("run the auditor: %w", err)
-	}
-	return nil
 }
 
 func (a *Auditor) note(change func(*Status)) {
 	a.mu.Lock()
 	change(&a.status)
 	a.mu.Unlock()
-}
-
-// encode makes what is written of a record.
-func encode(record any) []byte {
-	text, err := json.Marshal(record)
-	if err != nil { // cannot be: a record is strings, integers and times
-		panic("auditor: " + err.Error())
-	}
-	return text
 }

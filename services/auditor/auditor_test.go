@@ -26,7 +26,10 @@ func reserve(n int) *events.Reserve {
 }
 
 func TestARequestFromItsReserveToItsRelease(t *testing.T) {
-	n := newNode(t)
+	onEach(t, aRequestFromItsReserveToItsRelease)
+}
+
+func aRequestFromItsReserveToItsRelease(t *testing.T, n *node) {
 	n.run(nil)
 	n.admit(reserve(1))
 	n.await(id(1), "in progress", func(rec *generation.Record) bool {
@@ -42,8 +45,9 @@ func TestARequestFromItsReserveToItsRelease(t *testing.T) {
 	}
 }
 
-func TestRefusals(t *testing.T) {
-	n := newNode(t)
+func TestRefusals(t *testing.T) { onEach(t, refusals) }
+
+func refusals(t *testing.T, n *node) {
 	n.run(nil)
 	n.state(&events.Refused{Request: id(1), Org: eventstest.Org, Gateway: eventstest.Gateway, Key: "k", Model: "m", Gate: "b1", Origin: "gateway_admission",
 		Scope: "model", LimitKind: "input", Status: 400, Code: "input_too_long"})
@@ -60,9 +64,10 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func TestOnlyItsOrgReadsARecord(t *testing.T) {
-	n := newNode(t)
-	reader := NewReader(n.nc)
+func TestOnlyItsOrgReadsARecord(t *testing.T) { onEach(t, onlyItsOrgReadsARecord) }
+
+func onlyItsOrgReadsARecord(t *testing.T, n *node) {
+	reader := n.reader()
 	if _, _, err := reader.Generation(context.Background(), eventstest.Org, id(1)); err == nil || !strings.Contains(err.Error(), "generations") {
 		t.Errorf("without a bucket: %v", err)
 	}
@@ -80,8 +85,9 @@ func TestOnlyItsOrgReadsARecord(t *testing.T) {
 }
 
 // An auditor that is stopped and started goes on where it was, also with requests whose records it had begun.
-func TestStoppedInTheMiddle(t *testing.T) {
-	n := newNode(t)
+func TestStoppedInTheMiddle(t *testing.T) { onEach(t, stoppedInTheMiddle) }
+
+func stoppedInTheMiddle(t *testing.T, n *node) {
 	first := n.run(nil)
 	n.admit(reserve(1))
 	n.await(id(1), "in progress", func(rec *generation.Record) bool { return rec.Attempts[0].Verdict != "" })
@@ -100,8 +106,9 @@ func TestStoppedInTheMiddle(t *testing.T) {
 }
 
 // What is read again after a crash, or stands in the log twice, changes nothing.
-func TestReadAgain(t *testing.T) {
-	n := newNode(t)
+func TestReadAgain(t *testing.T) { onEach(t, readAgain) }
+
+func readAgain(t *testing.T, n *node) {
 	first := n.run(nil)
 	n.admit(reserve(1))
 	refused := &events.Refused{Request: id(2), Org: eventstest.Org, Gateway: eventstest.Gateway, Gate: "b3", Origin: "gateway_admission", Status: 429, Code: "c"}
@@ -110,18 +117,12 @@ func TestReadAgain(t *testing.T) {
 	first.stop()
 	want := map[int]*generation.Record{1: n.record(eventstest.Org, id(1)), 2: n.record(eventstest.Org, id(2))}
 
-	s, err := newStore(n.nc, func(doing string, err error) { t.Error(doing, err) })
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, seq := range []uint64{0, 1, 3} { // positions that a crash may have left
 		info, err := n.log.Info(context.Background())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.putPosition(context.Background(), position{Seq: seq, Created: info.Created}); err != nil {
-			t.Fatal(err)
-		}
+		n.moveTo(generation.Place{Seq: seq, Log: generation.Instant(info.Created.UnixNano())})
 		again := n.run(nil)
 		n.stored(again, last)
 		again.stop()
@@ -142,8 +143,9 @@ func TestReadAgain(t *testing.T) {
 }
 
 // A final may come long after the release, when the record has left memory.
-func TestLateTrueUp(t *testing.T) {
-	n := newNode(t)
+func TestLateTrueUp(t *testing.T) { onEach(t, lateTrueUp) }
+
+func lateTrueUp(t *testing.T, n *node) {
 	first := n.run(nil)
 	n.admit(reserve(1))
 	n.stored(first, n.state(eventstest.Release(id(1))))
@@ -164,8 +166,9 @@ func TestLateTrueUp(t *testing.T) {
 }
 
 // Of two auditors one writes; when it stops the other goes on.
-func TestTheLease(t *testing.T) {
-	n := newNode(t)
+func TestTheLease(t *testing.T) { onEach(t, theLease) }
+
+func theLease(t *testing.T, n *node) {
 	leased := func(name string) func(*Config) { return func(c *Config) { c.Name, c.Alone = name, false } }
 	a := n.run(leased("auditor-a"))
 	n.active(a)
@@ -214,8 +217,9 @@ func TestWhatIsLearned(t *testing.T) {
 }
 
 // With a log that was replaced the audit goes on; what was audited stays.
-func TestTheLogIsReplaced(t *testing.T) {
-	n := newNode(t)
+func TestTheLogIsReplaced(t *testing.T) { onEach(t, theLogIsReplaced) }
+
+func theLogIsReplaced(t *testing.T, n *node) {
 	a := n.run(nil)
 	for k := range 5 {
 		n.admit(reserve(10 + k))
@@ -277,4 +281,75 @@ func TestTheBucket(t *testing.T) {
 		info, err := stream.Info(context.Background())
 		return err == nil && info.Config.MaxAge == 2*time.Hour
 	}, func() string { return "the bucket was not brought to what is asked for" })
+}
+
+// A list has the org's own requests, newest first, and only those that every field of the filter lets through; a page goes on where the one
+// before it ended.
+func TestLists(t *testing.T) { onEach(t, lists) }
+
+func lists(t *testing.T, n *node) {
+	a := n.run(nil)
+	for k := range 6 {
+		d := reserve(k)
+		d.Key, d.Model = []string{"k1", "k2"}[k%2], []string{"m1", "m1", "m2"}[k%3]
+		n.admit(d)
+		if k < 4 {
+			n.state(eventstest.Final(id(k), 250, 40, int64(k)*1000), eventstest.Release(id(k)))
+		}
+	}
+	n.state(&events.Refused{Request: id(9), Org: eventstest.Org, Gateway: eventstest.Gateway, Key: "k1", Model: "m1", Gate: "b1", Origin: "gateway_admission",
+		Scope: "model", LimitKind: "input", Status: 400, Code: "input_too_long"})
+	other := reserve(10)
+	other.Org = "other"
+	n.stored(a, n.state(other))
+	at := func(k int) generation.Instant { return generation.Made(id(k)) }
+	for _, c := range []struct {
+		name   string
+		filter generation.Filter
+		want   []int
+	}{
+		{"all", generation.Filter{}, []int{9, 5, 4, 3, 2, 1, 0}},
+		{"a page", generation.Filter{Limit: 3}, []int{9, 5, 4}},
+		{"the next", generation.Filter{Limit: 3, After: id(4)}, []int{3, 2, 1}},
+		{"the last", generation.Filter{Limit: 3, After: id(1)}, []int{0}},
+		{"of a key", generation.Filter{Key: "k2"}, []int{5, 3, 1}},
+		{"of a model", generation.Filter{Model: "m2"}, []int{5, 2}},
+		{"of both", generation.Filter{Key: "k1", Model: "m1"}, []int{9, 4, 0}},
+		{"refused", generation.Filter{Outcome: generation.Refused}, []int{9}},
+		{"running", generation.Filter{Outcome: generation.Running}, []int{5, 4}},
+		{"completed", generation.Filter{Outcome: events.Completed}, []int{3, 2, 1, 0}},
+		{"of a time", generation.Filter{From: at(2), To: at(5)}, []int{4, 3, 2}},
+		{"of no key", generation.Filter{Key: "k3"}, nil},
+	} {
+		c.filter.Org = eventstest.Org
+		if c.filter.Limit == 0 {
+			c.filter.Limit = 100
+		}
+		found, err := n.reader().List(context.Background(), &c.filter)
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		var got, want []events.RequestID
+		for _, s := range found {
+			got = append(got, s.ID)
+		}
+		for _, k := range c.want {
+			want = append(want, id(k))
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (- want, + got):\n%s", c.name, diff)
+		}
+	}
+	found, err := n.reader().List(context.Background(), &generation.Filter{Org: eventstest.Org, Limit: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := found[3] // request 3
+	if s.Key != "k2" || s.Model != "m1" || s.State != generation.Ended || s.Outcome != events.Completed || s.CostNano != 3000 || s.Tokens.InputTokens != 250 ||
+		s.Tokens.OutputTokens != 40 || !s.Settled || s.Attempts != 1 || s.Status != 200 || s.EndedAt == 0 {
+		t.Errorf("request 3 is listed as %+v", s)
+	}
+	if s := found[0]; s.Outcome != generation.Refused || s.Status != 400 || s.ErrorCode != "input_too_long" || s.LimitScope != "model" || s.LimitKind != "input" {
+		t.Errorf("the refusal is listed as %+v", s)
+	}
 }

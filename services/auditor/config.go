@@ -1,6 +1,7 @@
 package auditor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -8,9 +9,34 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal"
+	"github.com/weirhq/weir/projections/generation"
 	"github.com/weirhq/weir/services/follow"
 )
+
+// Store keeps records, and how far in the log they tell. It is used by one goroutine. One that has a method Close()
+// is closed when the auditor no longer writes; then it may be opened again.
+type Store interface {
+	// Open makes ready what records are kept in, and gives the place in the log up to which they tell.
+	Open(ctx context.Context) (generation.Place, error)
+
+	// Read gives the records of requests as JSON, nil for those that are not kept.
+	Read(ctx context.Context, ids []events.RequestID) ([][]byte, error)
+
+	// Write keeps records, new or changed ones, and the place in the log up to which all that are kept now tell. A write that fails is
+	// tried again with the same. An error with a method Moved() that says true means that what was read is out of date.
+	Write(ctx context.Context, rows []generation.Row, to generation.Place) error
+}
+
+// moved says whether an error means that the records were written by another.
+func moved(err error) bool {
+	m, ok := errors.AsType[interface {
+		error
+		Moved() bool
+	}](err)
+	return ok && m.Moved()
+}
 
 // Config is how an auditor runs.
 type Config struct {
@@ -29,6 +55,9 @@ type Config struct {
 	// Alone says that there can be no other auditor, as with a broker in this process that does not listen: no lease is sought. After a
 	// crash a lease takes 3 s to run out. Defaults to false.
 	Alone bool
+
+	// Store keeps the records. Defaults to the bucket "generations".
+	Store Store
 
 	// TTL is how long a record is kept after it was last changed. Defaults to 7 days.
 	TTL time.Duration

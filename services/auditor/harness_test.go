@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
@@ -19,6 +20,9 @@ import (
 	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/events/journal/embedded"
 	"github.com/weirhq/weir/projections/generation"
+	"github.com/weirhq/weir/projections/postgres/audit"
+	"github.com/weirhq/weir/test/audittest"
+	"github.com/weirhq/weir/test/postgrestest"
 )
 
 // patience is how long a test waits for what must happen.
@@ -32,6 +36,45 @@ type node struct {
 	js     jetstream.JetStream
 	log    *journal.Log
 	ids    atomic.Int64
+
+	url  string        // of the database, if that keeps the records
+	pool *pgxpool.Pool // nil: the bucket keeps them
+}
+
+// onEach runs a test with each store of records.
+func onEach(t *testing.T, test func(*testing.T, *node)) {
+	t.Run("kv", func(t *testing.T) { test(t, newNode(t)) })
+	t.Run("postgres", func(t *testing.T) { test(t, newPostgres(t)) })
+}
+
+// newPostgres is a node whose records are kept in a database.
+func newPostgres(t testing.TB) *node {
+	t.Helper()
+	n := newNode(t)
+	n.url, n.pool = audittest.Database(t)
+	return n
+}
+
+// store gives what an auditor writes to; nil: its own.
+func (n *node) store(name string) Store {
+	if n.pool == nil {
+		return nil
+	}
+	s := audit.New(audit.Config{URL: n.url, Pool: n.pool, Writer: name, Retention: 1000 * 24 * time.Hour, Warn: func(doing string, err error) { n.t.Log(doing, err) }})
+	return s
+}
+
+// reader is what answers records.
+type reader interface {
+	Generation(ctx context.Context, org events.Org, id events.RequestID) (json.RawMessage, bool, error)
+	List(ctx context.Context, f *generation.Filter) ([]generation.Summary, error)
+}
+
+func (n *node) reader() reader {
+	if n.pool == nil {
+		return NewReader(n.nc)
+	}
+	return audit.NewReader(n.pool)
 }
 
 func newNode(t testing.TB) *node {
@@ -119,6 +162,11 @@ func (n *node) run(change func(*Config)) *running {
 	if change != nil {
 		change(&cfg)
 	}
+	if cfg.Store == nil {
+		if s := n.store(cfg.Name); s != nil {
+			cfg.Store = s
+		}
+	}
 	a, err := New(cfg)
 	if err != nil {
 		n.t.Fatal(err)
@@ -156,7 +204,7 @@ func (l testLog) Write(text []byte) (int, error) { l.t.Logf("%s", text); return 
 // record reads a request's record as its own org's gateway would; nil if there is none.
 func (n *node) record(org events.Org, id events.RequestID) *generation.Record {
 	n.t.Helper()
-	text, found, err := NewReader(n.nc).Generation(context.Background(), org, id)
+	text, found, err := n.reader().Generation(context.Background(), org, id)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -200,8 +248,47 @@ func (n *node) stored(a *running, seq uint64) {
 	n.until(func() bool { return a.Status().Position >= seq }, func() string { return fmt.Sprintf("position %d was never reached: %+v", seq, a.Status()) })
 }
 
+// moveTo sets the position that the records have.
+func (n *node) moveTo(to generation.Place) {
+	n.t.Helper()
+	s := n.store("test")
+	if s == nil {
+		kept, err := newKV(Config{Conn: n.nc, Name: "test"}.withDefaults(), func(doing string, err error) { n.t.Error(doing, err) })
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		s = kept
+	} else if _, err := s.Open(context.Background()); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := s.Write(context.Background(), nil, to); err != nil {
+		n.t.Fatal(err)
+	}
+	if c, ok := s.(interface{ Close() }); ok {
+		c.Close()
+	}
+}
+
+// forget drops what is kept of requests.
+func (n *node) forget() {
+	n.t.Helper()
+	ctx := context.Background()
+	_ = n.js.DeleteStream(ctx, generations) // there is none at first
+	if n.pool == nil {
+		return
+	}
+	if _, err := n.pool.Exec(ctx, "UPDATE audit_schemas SET state = 'replaced'"); err != nil {
+		n.t.Fatal(err)
+	}
+	if _, err := audit.Drop(ctx, n.pool, audit.Replaced); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
 func ended(rec *generation.Record) bool {
 	return rec.State == generation.Ended && len(rec.Attempts) > 0 && rec.Attempts[0].Verdict != ""
 }
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(postgrestest.Exit))
+}

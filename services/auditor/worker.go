@@ -3,7 +3,10 @@ package auditor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal"
@@ -15,39 +18,35 @@ import (
 // worker is an auditor's work while it is the one that writes. It belongs to one goroutine.
 type worker struct {
 	a     *Auditor
-	store *store
+	store Store
+	learn *learnedStore
 	gens  *generation.Generations
 	est   *estimator.Estimator
 
-	applied uint64    // the last sequence taken
-	created time.Time // when the log was made
-	stored  position  // what is in the bucket
-	came    time.Time // when something last came
-	turned  time.Time // when complete records were last written
-	saved   time.Time // when all were
+	applied uint64           // the last sequence taken
+	created time.Time        // when the log was made
+	stored  generation.Place // up to where the kept records tell
+	came    time.Time        // when something last came
+	turned  time.Time        // when complete records were last written
+	saved   time.Time        // when all were
 }
 
-// begin opens the buckets and finds the position.
+// begin opens the store and finds the position.
 func (w *worker) begin(ctx context.Context) error {
-	for {
-		err := w.store.make(ctx, w.a.cfg)
-		if err == nil {
-			break
-		}
-		w.a.warn("open the buckets", err)
-		if w.a.cfg.Conn.IsClosed() {
-			return err
-		}
-		if err := follow.Pause(ctx, retryPause); err != nil {
-			return err
-		}
-	}
-	w.gens, w.est = generation.New(), estimator.New()
-	var err error
-	if w.stored, err = w.store.position(ctx); err != nil {
+	js, err := jetstream.New(w.a.cfg.Conn)
+	if err != nil {
 		return err
 	}
-	learned, err := w.store.learned(ctx)
+	w.gens, w.est = generation.New(), estimator.New()
+	err = w.surely(ctx, "open what records are kept in", func() (err error) {
+		w.stored, err = w.store.Open(ctx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	w.learn = openLearned(ctx, js, w.a.cfg, w.a.warn)
+	learned, err := w.learn.read(ctx)
 	if err != nil {
 		w.a.warn("read what was learned of models", err)
 	}
@@ -55,14 +54,33 @@ func (w *worker) begin(ctx context.Context) error {
 		w.est.Restore(l)
 	}
 	w.a.learned(learned)
-	w.applied, w.created = w.stored.Seq, w.stored.Created
-	if !w.created.IsZero() {
-		w.of(w.created)
+	w.applied = w.stored.Seq
+	if w.stored.Log != 0 {
+		w.of(time.Unix(0, int64(w.stored.Log)).UTC())
 	}
 	now := w.a.cfg.Now()
 	w.came, w.turned, w.saved = now, now, now
 	w.a.note(func(s *Status) { *s = Status{Position: w.stored.Seq, Applied: w.applied} })
 	return nil
+}
+
+// surely does something, however long what it takes is away. The error is ctx's, or says that trying again does not help.
+func (w *worker) surely(ctx context.Context, doing string, do func() error) error {
+	for {
+		err := do()
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case moved(err), w.a.cfg.Conn.IsClosed():
+			return err
+		}
+		w.a.warn(doing, err)
+		if err := follow.Pause(ctx, retryPause); err != nil {
+			return err
+		}
+	}
 }
 
 // of says which log is read.
@@ -161,7 +179,11 @@ func (w *worker) restore(ctx context.Context, records []events.Record) (int, err
 	if len(ids) == 0 {
 		return 0, nil
 	}
-	texts, err := w.store.getAll(ctx, ids)
+	var texts [][]byte
+	err := w.surely(ctx, "read records back", func() (err error) {
+		texts, err = w.store.Read(ctx, ids)
+		return err
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -195,57 +217,73 @@ func (w *worker) turn(ctx context.Context) error {
 	now := w.a.cfg.Now()
 	changed := w.gens.Changed()
 	switch {
-	case now.Sub(w.saved) >= storeEvery && (changed > 0 || w.applied != w.stored.Seq), // once a second
-		changed > 0 && now.Sub(w.came) >= restAfter,
-		w.gens.Full():
+	case now.Sub(w.saved) >= storeEvery && (changed > 0 || w.applied != w.stored.Seq), w.gens.Full():
+		return w.save(ctx)
+	case w.a.cfg.Store != nil: // in one transaction with the position, so not all too often
+		if changed >= pageSize || changed > 0 && now.Sub(w.saved) >= pageEvery {
+			return w.save(ctx)
+		}
+	case changed > 0 && now.Sub(w.came) >= restAfter:
 		return w.save(ctx)
 	case changed >= manyChange, changed > 0 && now.Sub(w.turned) >= turnEvery:
 		w.turned = now
-		_, err := w.write(ctx, false)
-		return err
+		return w.write(ctx, w.drain(false), w.stored)
 	}
 	return nil
 }
 
-// write writes changed records, and says how many.
-func (w *worker) write(ctx context.Context, all bool) (int, error) {
-	records := w.gens.Drain(all)
-	puts := make([]put, len(records))
-	for i, rec := range records {
-		puts[i] = put{KeyOf(rec.ID), encode(rec)}
-	}
-	if err := w.store.putAll(ctx, puts); err != nil {
-		return 0, err
-	}
-	w.a.note(func(s *Status) { s.Written += uint64(len(puts)) })
-	return len(puts), nil
-}
-
-// save writes all changed records, what was learned, and then the position.
-func (w *worker) save(ctx context.Context) error {
-	for {
-		n, err := w.write(ctx, true)
-		if err != nil {
-			return err
+// drain gives changed records as they are to be kept, up to so many that a write can hold.
+func (w *worker) drain(all bool) []generation.Row {
+	var rows []generation.Row
+	for len(rows) < pageMost {
+		records := w.gens.Drain(all)
+		for _, rec := range records {
+			rows = append(rows, rec.Row())
 		}
-		if n == 0 {
+		if !all || len(records) == 0 {
 			break
 		}
 	}
-	if learned := w.est.Drain(); len(learned) > 0 {
-		w.store.putLearned(ctx, learned)
-		w.a.learned(learned)
+	return rows
+}
+
+// write writes records, and the position if it moves.
+func (w *worker) write(ctx context.Context, rows []generation.Row, to generation.Place) error {
+	if len(rows) == 0 && to == w.stored {
+		return nil
 	}
-	p := position{Seq: w.applied, Created: w.created, By: w.a.cfg.Name}
-	if p.Seq != w.stored.Seq || !p.Created.Equal(w.stored.Created) {
-		if err := w.store.putPosition(ctx, p); err != nil {
+	err := w.surely(ctx, fmt.Sprintf("write %d records", len(rows)), func() error { return w.store.Write(ctx, rows, to) })
+	if err != nil {
+		return err
+	}
+	w.stored = to
+	w.a.note(func(s *Status) { s.Written += uint64(len(rows)) })
+	return nil
+}
+
+// save writes all changed records and the position, and keeps what was learned.
+func (w *worker) save(ctx context.Context) error {
+	rows := w.drain(true)
+	for w.gens.Changed() > 0 { // more than one write holds: the position moves with the last
+		if err := w.write(ctx, rows, w.stored); err != nil {
 			return err
 		}
-		w.stored = p
+		rows = w.drain(true)
+	}
+	if learned := w.est.Drain(); len(learned) > 0 {
+		w.learn.put(ctx, learned)
+		w.a.learned(learned)
+	}
+	to := w.stored
+	if to.Seq = w.applied; !w.created.IsZero() {
+		to.Log = generation.Instant(w.created.UnixNano())
+	}
+	if err := w.write(ctx, rows, to); err != nil {
+		return err
 	}
 	w.saved = w.a.cfg.Now()
 	w.turned = w.saved
-	w.a.note(func(s *Status) { s.Position, s.Held = p.Seq, w.gens.Held() })
+	w.a.note(func(s *Status) { s.Position, s.Held = to.Seq, w.gens.Held() })
 	return nil
 }
 

@@ -18,111 +18,11 @@ import (
 	"github.com/weirhq/weir/projections/admission"
 	"github.com/weirhq/weir/projections/generation"
 	"github.com/weirhq/weir/projections/usage"
-	"github.com/weirhq/weir/services/auditor"
 	"github.com/weirhq/weir/services/biller"
 )
 
-// How streams are read.
-const (
-	verifyBatch = 256 // messages of one request
-	verifyBytes = 4 << 20
-	verifyWait  = 5 * time.Second // for the next message of an answer
-	verifyTries = 100             // a replica may lack what the leader holds
-	verifyPause = 50 * time.Millisecond
-)
-
-// stored is a message of a stream.
-type stored struct {
-	seq     uint64
-	at      time.Time
-	subject string
-	header  nats.Header
-	data    []byte
-}
-
-// readStream gives the messages of a stream from one sequence to another, of a subject if one is given, by direct gets, which every role
-// that reads may do.
-func readStream(ctx context.Context, nc *nats.Conn, stream, subject string, from, to uint64, each func(*stored) error) error {
-	inbox := nc.NewInbox()
-	answers := make(chan *nats.Msg, verifyBatch+16)
-	sub, err := nc.ChanSubscribe(inbox+".*", answers)
-	if err != nil {
-		return fmt.Errorf("read %s: %w", stream, err)
-	}
-	defer func() { _ = sub.Unsubscribe() }()
-	calls, empty := 0, 0
-	for next := from; next <= to; {
-		calls++
-		reply := inbox + "." + strconv.Itoa(calls)
-		filter := ""
-		if subject != "" {
-			filter = fmt.Sprintf(`"next_by_subj":%q,`, subject)
-		}
-		request := fmt.Sprintf(`{%s"seq":%d,"batch":%d,"max_bytes":%d}`, filter, next, min(to-next+1, verifyBatch), verifyBytes)
-		if err := nc.PublishRequest("$JS.API.DIRECT.GET."+stream, reply, []byte(request)); err != nil {
-			return fmt.Errorf("read %s at %d: %w", stream, next, err)
-		}
-		before := next
-		if next, err = takeAnswer(ctx, answers, reply, next, to, each); err != nil {
-			return fmt.Errorf("read %s at %d: %w", stream, next, err)
-		}
-		if empty++; next > before {
-			empty = 0
-		}
-		if empty >= verifyTries || empty > 0 && subject != "" {
-			return nil // what is left of the stretch is not there
-		}
-		if empty > 0 {
-			select {
-			case <-time.After(verifyPause):
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-	}
-	return nil
-}
-
-// takeAnswer takes the messages of one answer and gives the sequence to ask for next.
-func takeAnswer(ctx context.Context, answers <-chan *nats.Msg, reply string, next, to uint64, each func(*stored) error) (uint64, error) {
-	timer := time.NewTimer(verifyWait)
-	defer timer.Stop()
-	for {
-		var m *nats.Msg
-		select {
-		case m = <-answers:
-		case <-timer.C:
-			return next, errors.New("no answer")
-		case <-ctx.Done():
-			return next, ctx.Err()
-		}
-		if m.Subject != reply {
-			continue
-		}
-		if status := m.Header.Get("Status"); status != "" && len(m.Data) == 0 {
-			if status != "204" && status != "404" {
-				return next, fmt.Errorf("%s %s", status, m.Header.Get("Description"))
-			}
-			return next, nil
-		}
-		s := stored{subject: m.Header.Get(nats.JSSubject), header: m.Header, data: m.Data}
-		var err error
-		if s.seq, err = strconv.ParseUint(m.Header.Get(nats.JSSequence), 10, 64); err == nil {
-			s.at, err = time.Parse(time.RFC3339Nano, m.Header.Get(nats.JSTimeStamp))
-		}
-		if err != nil {
-			return next, fmt.Errorf("an answer without its place: %w", err)
-		}
-		if s.seq < next || s.seq > to {
-			continue
-		}
-		next = s.seq + 1
-		if err := each(&s); err != nil {
-			return next, err
-		}
-		timer.Reset(verifyWait)
-	}
-}
+// verifyWait bounds a question to a stream.
+const verifyWait = 5 * time.Second
 
 // live verifies a log on a broker, and what is kept beside it.
 func (v *verifier) live(ctx context.Context, l *liveLog, dataDir string, p *progress) error {
@@ -161,16 +61,16 @@ func (v *verifier) log(ctx context.Context, l *liveLog, from, to uint64, p *prog
 		return err
 	}
 	next := from
-	err := readStream(ctx, l.conn, l.log.Stream(), "", from, to, func(m *stored) error {
-		if m.seq != next {
+	err := journal.ReadStream(ctx, l.conn, l.log.Stream(), "", from, to, func(m *journal.Stored) error {
+		if m.Seq != next {
 			return fmt.Errorf("sequence %d is missing", next)
 		}
 		next++
-		v.message(m.seq)
+		v.message(m.Seq)
 		if v.chained {
-			v.chain = v.chain.Next(m.seq, m.subject, m.header.Get(nats.MsgIdHdr), m.data)
+			v.chain = v.chain.Next(m.Seq, m.Subject, m.Header.Get(nats.MsgIdHdr), m.Data)
 		}
-		for _, r := range journal.Decode(m.subject, m.header, m.data, m.seq, m.at.UnixNano()) {
+		for _, r := range journal.Decode(m.Subject, m.Header, m.Data, m.Seq, m.At.UnixNano()) {
 			p.step(&r)
 			if err := v.record(&r); err != nil {
 				return err
@@ -188,8 +88,8 @@ func (v *verifier) log(ctx context.Context, l *liveLog, from, to uint64, p *prog
 func (v *verifier) corrections(ctx context.Context, l *liveLog, from, to uint64) error {
 	v.corrected = map[attemptKey]bool{}
 	subject := events.Subject{Org: "*", Kind: events.KindCorrection}.String()
-	return readStream(ctx, l.conn, l.log.Stream(), subject, from, to, func(m *stored) error {
-		for _, r := range journal.Decode(m.subject, m.header, m.data, m.seq, m.at.UnixNano()) {
+	return journal.ReadStream(ctx, l.conn, l.log.Stream(), subject, from, to, func(m *journal.Stored) error {
+		for _, r := range journal.Decode(m.Subject, m.Header, m.Data, m.Seq, m.At.UnixNano()) {
 			if d, ok := r.Data.(*events.Correction); ok {
 				v.corrected[attemptKey{d.Request, d.Attempt}] = true
 			}
@@ -222,21 +122,21 @@ func (v *verifier) billing(ctx context.Context, nc *nats.Conn, js jetstream.JetS
 	v.report.Billing = k
 	end := uint64(0) // the last line's sequence in this log
 	created := log.Created.UTC().Format(time.RFC3339Nano)
-	err = readStream(ctx, nc, biller.Stream, "", state.State.FirstSeq, state.State.LastSeq, func(m *stored) error {
-		l, err := usage.Decode(m.data)
+	err = journal.ReadStream(ctx, nc, biller.Stream, "", state.State.FirstSeq, state.State.LastSeq, func(m *journal.Stored) error {
+		l, err := usage.Decode(m.Data)
 		if err != nil {
-			v.differs(difference{What: "a line that cannot be read", Kept: fmt.Sprintf("sequence %d of %s: %v", m.seq, biller.Stream, err)})
+			v.differs(difference{What: "a line that cannot be read", Kept: fmt.Sprintf("sequence %d of %s: %v", m.Seq, biller.Stream, err)})
 			return nil
 		}
-		if m.header.Get("weir-log") != created {
+		if m.Header.Get("weir-log") != created {
 			k.Outside++
 			return nil
 		}
-		at, _, _ := strings.Cut(m.header.Get("weir-position"), ".")
+		at, _, _ := strings.Cut(m.Header.Get("weir-position"), ".")
 		if seq, err := strconv.ParseUint(at, 10, 64); err == nil {
 			end = max(end, seq)
 		}
-		v.billed(k, &l, m.data)
+		v.billed(k, &l, m.Data)
 		return nil
 	})
 	if err != nil {
@@ -304,19 +204,19 @@ func (v *verifier) audit(ctx context.Context, nc *nats.Conn, js jetstream.JetStr
 	position := uint64(0)
 	seen := map[attemptKey]bool{}
 	prefix := "$KV." + access.BucketGenerations + "."
-	err = readStream(ctx, nc, stream, "", state.State.FirstSeq, state.State.LastSeq, func(m *stored) error {
-		if key := m.subject[min(len(prefix), len(m.subject)):]; len(key) > 0 && key[0] == '_' {
+	err = journal.ReadStream(ctx, nc, stream, "", state.State.FirstSeq, state.State.LastSeq, func(m *journal.Stored) error {
+		if key := m.Subject[min(len(prefix), len(m.Subject)):]; len(key) > 0 && key[0] == '_' {
 			var p struct {
 				Seq     uint64
 				Created time.Time
 			}
-			if json.Unmarshal(m.data, &p) == nil && p.Created.Equal(log.Created) {
+			if json.Unmarshal(m.Data, &p) == nil && p.Created.Equal(log.Created) {
 				position = max(position, p.Seq)
 			}
 			return nil
 		}
 		var rec generation.Record
-		if err := json.Unmarshal(m.data, &rec); err != nil || m.subject != prefix+auditor.KeyOf(rec.ID) {
+		if err := json.Unmarshal(m.Data, &rec); err != nil || m.Subject != prefix+generation.Key(rec.ID) {
 			return nil // a mark of something deleted
 		}
 		if rec.AsOf.Log != 0 && int64(rec.AsOf.Log) != log.Created.UnixNano() {

@@ -293,7 +293,7 @@ func TestVerifyFindsWhatTheAuditHasOtherwise(t *testing.T) {
 	v := startVerified(t)
 	v.traffic()
 	v.stop()
-	key := func(k int) string { return "$KV.generations." + auditor.KeyOf(eventstest.RequestID(k)) }
+	key := func(k int) string { return "$KV.generations." + generation.Key(eventstest.RequestID(k)) }
 	stream, err := v.js.Stream(t.Context(), "KV_generations")
 	if err != nil {
 		t.Fatal(err)

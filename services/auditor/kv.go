@@ -2,21 +2,18 @@ package auditor
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal/access"
-	"github.com/weirhq/weir/projections/estimator"
+	"github.com/weirhq/weir/projections/generation"
 	"github.com/weirhq/weir/services/follow"
 )
 
@@ -38,44 +35,66 @@ type position struct {
 	By      string    `json:"by"`
 }
 
-// store is the buckets.
-type store struct {
-	nc    *nats.Conn
-	js    jetstream.JetStream
-	warn  func(doing string, err error)
-	learn jetstream.KeyValue // nil: what is learned is not kept
+// kvStore keeps records in the bucket "generations", one key a request.
+type kvStore struct {
+	cfg    Config
+	js     jetstream.JetStream
+	warn   func(doing string, err error)
+	stored generation.Place
 }
 
-func newStore(nc *nats.Conn, warn func(string, error)) (*store, error) {
-	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(2*inFlight), jetstream.WithPublishAsyncTimeout(callFor))
+func newKV(cfg Config, warn func(string, error)) (*kvStore, error) {
+	js, err := jetstream.New(cfg.Conn, jetstream.WithPublishAsyncMaxPending(2*inFlight), jetstream.WithPublishAsyncTimeout(callFor))
 	if err != nil {
 		return nil, fmt.Errorf("use JetStream: %w", err)
 	}
-	return &store{nc: nc, js: js, warn: warn}, nil
+	return &kvStore{cfg: cfg, js: js, warn: warn}, nil
+}
+
+// Open makes the bucket and reads the position.
+func (s *kvStore) Open(ctx context.Context) (generation.Place, error) {
+	if err := s.make(ctx); err != nil {
+		return generation.Place{}, err
+	}
+	p, err := s.position(ctx)
+	s.stored = generation.Place{Seq: p.Seq}
+	if !p.Created.IsZero() {
+		s.stored.Log = generation.Instant(p.Created.UnixNano())
+	}
+	return s.stored, err
+}
+
+// Write writes records and then, if it has moved, the position.
+func (s *kvStore) Write(ctx context.Context, rows []generation.Row, to generation.Place) error {
+	puts := make([]put, len(rows))
+	for i := range rows {
+		puts[i] = put{generation.Key(rows[i].ID), rows[i].JSON}
+	}
+	if err := s.putAll(ctx, puts); err != nil {
+		return err
+	}
+	if to == s.stored {
+		return nil
+	}
+	text, err := json.Marshal(position{Seq: to.Seq, Created: time.Unix(0, int64(to.Log)).UTC(), By: s.cfg.Name})
+	if err != nil {
+		return err
+	}
+	if err := s.putAll(ctx, []put{{positionKey, text}}); err != nil {
+		return err
+	}
+	s.stored = to
+	return nil
 }
 
 var generations = access.BucketStream(access.BucketGenerations)
 
 func subjectOf(key string) string { return "$KV." + access.BucketGenerations + "." + key }
 
-// KeyOf is the key of a request's record: its id, or if that cannot be a key or is too long, its SHA-256.
-func KeyOf(id events.RequestID) string {
-	const most = 128
-	valid := len(id) > 0 && len(id) <= most && id[0] != '_'
-	for i := 0; valid && i < len(id); i++ {
-		c := id[i]
-		valid = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'
-	}
-	if valid {
-		return string(id)
-	}
-	sum := sha256.Sum256([]byte(id))
-	return "sha256." + hex.EncodeToString(sum[:])
-}
-
 // make makes the bucket of records, or brings one that is there to what is asked for. It drops the oldest record when it is full, as no
 // bucket does that is made as one: records must never keep the auditor from reading on.
-func (s *store) make(ctx context.Context, cfg Config) error {
+func (s *kvStore) make(ctx context.Context) error {
+	cfg := s.cfg
 	ctx, cancel := context.WithTimeout(ctx, callFor)
 	defer cancel()
 	want := jetstream.StreamConfig{
@@ -106,25 +125,11 @@ func (s *store) make(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("make the bucket %s: %w", access.BucketGenerations, err)
 	}
-	if cfg.NoEstimates {
-		return nil
-	}
-	s.learn, err = s.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
-		Bucket: access.BucketEstimator, Description: "Weir: learned tokens per byte, by model", MaxBytes: maxEstimates, Replicas: cfg.Replicas,
-	})
-	if err != nil {
-		s.learn, err = s.js.KeyValue(ctx, access.BucketEstimator) // as another role made it
-	}
-	if err != nil {
-		s.warn("make the bucket "+access.BucketEstimator+": what is learned of models is not kept", err)
-	}
 	return nil
 }
 
-const maxEstimates = 16 << 20 // bytes
-
 // adjust brings what an operator may change to what is asked for.
-func (s *store) adjust(ctx context.Context, cfg Config) error {
+func (s *kvStore) adjust(ctx context.Context, cfg Config) error {
 	stream, err := s.js.Stream(ctx, generations)
 	if err != nil {
 		return err
@@ -148,7 +153,7 @@ type put struct {
 }
 
 // putAll writes values and returns when all have been acknowledged, or ctx's error. It tries again for as long as it takes.
-func (s *store) putAll(ctx context.Context, puts []put) error {
+func (s *kvStore) putAll(ctx context.Context, puts []put) error {
 	for start := 0; start < len(puts); start += inFlight {
 		left := puts[start:min(start+inFlight, len(puts))]
 		for len(left) > 0 {
@@ -169,7 +174,7 @@ func (s *store) putAll(ctx context.Context, puts []put) error {
 }
 
 // putSome writes values at once and gives those that were not acknowledged, with the first reason.
-func (s *store) putSome(ctx context.Context, puts []put) (failed []put, reason error) {
+func (s *kvStore) putSome(ctx context.Context, puts []put) (failed []put, reason error) {
 	futures := make([]jetstream.PubAckFuture, len(puts))
 	for i, p := range puts {
 		var err error
@@ -195,14 +200,14 @@ func (s *store) putSome(ctx context.Context, puts []put) (failed []put, reason e
 }
 
 // get asks the stream's leader for the value of a key; nil if there is none. A replica may not know yet what was just written.
-func (s *store) get(ctx context.Context, key string) ([]byte, error) {
+func (s *kvStore) get(ctx context.Context, key string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, callFor)
 	defer cancel()
 	request, err := json.Marshal(map[string]string{"last_by_subj": subjectOf(key)})
 	if err != nil {
 		return nil, err
 	}
-	m, err := s.nc.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+generations, request)
+	m, err := s.cfg.Conn.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+generations, request)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", key, err)
 	}
@@ -226,14 +231,14 @@ func (s *store) get(ctx context.Context, key string) ([]byte, error) {
 	return base64.StdEncoding.DecodeString(answer.Message.Data)
 }
 
-// getAll reads the records of requests, those that there are. It tries again for as long as it takes.
-func (s *store) getAll(ctx context.Context, ids []events.RequestID) ([][]byte, error) {
+// Read reads the records of requests, those that there are.
+func (s *kvStore) Read(ctx context.Context, ids []events.RequestID) ([][]byte, error) {
 	texts := make([][]byte, len(ids))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(gets)
 	for i, id := range ids {
 		group.Go(func() (err error) {
-			texts[i], err = s.surely(ctx, KeyOf(id))
+			texts[i], err = s.get(ctx, generation.Key(id))
 			return err
 		})
 	}
@@ -243,27 +248,10 @@ func (s *store) getAll(ctx context.Context, ids []events.RequestID) ([][]byte, e
 	return texts, nil
 }
 
-// surely reads the value of a key, however long the broker is away.
-func (s *store) surely(ctx context.Context, key string) ([]byte, error) {
-	for {
-		text, err := s.get(ctx, key)
-		if err == nil {
-			return text, nil
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		s.warn("read back "+key, err)
-		if err := follow.Pause(ctx, retryPause); err != nil {
-			return nil, err
-		}
-	}
-}
-
 // position reads how far the records go; zero if there are none.
-func (s *store) position(ctx context.Context) (position, error) {
+func (s *kvStore) position(ctx context.Context) (position, error) {
 	var p position
-	text, err := s.surely(ctx, positionKey)
+	text, err := s.get(ctx, positionKey)
 	if err != nil || text == nil {
 		return p, err
 	}
@@ -271,37 +259,4 @@ func (s *store) position(ctx context.Context) (position, error) {
 		return position{}, fmt.Errorf("read the position of the records: %w", err)
 	}
 	return p, nil
-}
-
-func (s *store) putPosition(ctx context.Context, p position) error {
-	text, err := json.Marshal(p)
-	if err != nil {
-		return err
-	}
-	return s.putAll(ctx, []put{{positionKey, text}})
-}
-
-// learned reads what has been learned of models.
-func (s *store) learned(ctx context.Context) ([]estimator.Learned, error) {
-	if s.learn == nil {
-		return nil, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, callFor)
-	defer cancel()
-	return allLearned(ctx, s.learn)
-}
-
-// putLearned keeps what has been learned. What cannot be kept is learned anew after a restart.
-func (s *store) putLearned(ctx context.Context, all []estimator.Learned) {
-	if s.learn == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, callFor)
-	defer cancel()
-	for i := range all {
-		if _, err := s.learn.Put(ctx, estimator.Key(all[i].Model), all[i].Encode()); err != nil {
-			s.warn("keep what is learned of "+all[i].Model, err)
-			return
-		}
-	}
 }
