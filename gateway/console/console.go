@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	pathpkg "path"
 	"strings"
 	"time"
 )
@@ -62,16 +63,19 @@ func New(config Config) *Handler {
 	h.limits()
 	h.pools()
 	h.headroom()
+	h.activity()
+	h.usage()
+	h.simulation()
 	return h
 }
 
-// policy is what a page may load: nothing but what comes from here.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+// loads is what a page may load: nothing but what comes from here.
+const loads = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // ServeHTTP serves one request.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head := w.Header()
-	head.Set("Content-Security-Policy", policy)
+	head.Set("Content-Security-Policy", loads)
 	head.Set("X-Content-Type-Options", "nosniff")
 	head.Set("X-Frame-Options", "DENY")
 	head.Set("Referrer-Policy", "same-origin") // with less, browsers hide where a form was sent from
@@ -155,7 +159,7 @@ func (h *Handler) toSignIn(w http.ResponseWriter, r *http.Request) error {
 // within gives a path of the console that a client named; the console's first page if it is none.
 func within(path string) string {
 	u, err := url.Parse(path)
-	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || !strings.HasPrefix(u.Path, root+"/") || strings.ContainsAny(path, "\\\r\n\t") ||
+	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || !strings.HasPrefix(u.Path, root+"/") || pathpkg.Clean(u.Path) != strings.TrimSuffix(u.Path, "/") || strings.ContainsAny(path, "\\\r\n\t") ||
 		strings.HasPrefix(u.Path, root+"/sign-") {
 		return root + "/"
 	}

@@ -144,6 +144,9 @@ type form struct {
 	Hidden  map[string]string
 }
 
+// marked is what a form says whose fields say the rest.
+const marked = "Not done: see what is marked below."
+
 // refuse notes what the API said to a form. The error is nil if the form can say it.
 func (f *form) refuse(err error) error {
 	no, ok := errors.AsType[*failure](err)
@@ -157,7 +160,7 @@ func (f *form) refuse(err error) error {
 			delete(rules, f.Fields[i].Name)
 		}
 	}
-	f.Problem = "Not saved: see what is marked below."
+	f.Problem = marked
 	if len(rules) > 0 || no.Field == "" {
 		f.Problem = sentence(no.Message)
 	}

@@ -16,8 +16,9 @@ const thin = "\u202f"
 // functions are what templates call.
 func functions(s static) template.FuncMap {
 	return template.FuncMap{
-		"static": s.url, "n": count, "money": money, "ms": insight.Span, "when": when, "day": day, "clock": clock, "short": short,
+		"static": s.url, "n": count, "money": money, "ms": span, "when": when, "day": day, "clock": clock, "short": short,
 		"scope": scopeName, "kind": kindName, "amount": amount, "full": full, "sentence": sentence, "plural": plural,
+		"meter": meterWords, "of": meterAmount, "many": bigCount, "dollars": bigMoney, "word": word, "share": share,
 	}
 }
 
@@ -51,6 +52,19 @@ func apart(digits string) string {
 		digits = digits[:i] + thin + digits[i:]
 	}
 	return sign + digits
+}
+
+// span writes ms for reading.
+func span(v any) string {
+	switch v := v.(type) {
+	case int64:
+		return insight.Span(v)
+	case *int64:
+		if v != nil {
+			return insight.Span(*v)
+		}
+	}
+	return "–"
 }
 
 // money writes nano-dollars to the last one.
@@ -111,7 +125,9 @@ func scopeName(scope any) string {
 }
 
 var kindNames = map[string]string{"rpm": "Requests a minute", "rps": "Requests a second", "tpm": "Tokens a minute", "concurrency": "At once", "daily": "Tokens a day",
-	"spend_day": "Spend a day", "spend_month": "Spend a month"}
+	"spend_day": "Spend a day", "spend_month": "Spend a month", "spend": "Spend", "occupancy": "Tokens in flight", "inflight": "Requests in flight", "itpm": "Input tokens a minute",
+	"otpm": "Output tokens a minute", "rps_queue": "Paced queue", "cooldown": "Pause after a provider's 429", "fairness": "Fair share", "pressure": "Pressure", "input": "Input size",
+	"images": "Images"}
 
 func kindName(kind string) string {
 	if name := kindNames[kind]; name != "" {
@@ -143,3 +159,9 @@ func plural(n int, one, several string) string {
 	}
 	return count(n) + " " + several
 }
+
+// word writes a code for reading.
+func word(code string) string { return strings.ReplaceAll(code, "_", " ") }
+
+// share is a part of a whole in percent, for bars.
+func share(part, whole int64) int64 { return full(part, whole) }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 	cdplog "github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 )
@@ -157,6 +158,14 @@ func (t *Tab) shown() string {
 	defer cancel()
 	text, _ := chromedp.Run(ctx, chromedp.Evaluate[string]("location.href + '\\n' + document.body.innerText")) // for a message alone
 	return text
+}
+
+// Cookie gives the tab a cookie of a site.
+func (t *Tab) Cookie(url, name, value string) {
+	t.tb.Helper()
+	if _, err := chromedp.Call(t.ctx, network.SetCookie, network.SetCookieParams{Name: name, Value: value, URL: url, HTTPOnly: new(true)}); err != nil {
+		t.tb.Fatalf("set a cookie: %v", err)
+	}
 }
 
 // Go opens an address and waits until the page is there.

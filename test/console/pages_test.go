@@ -13,18 +13,23 @@ func TestEveryPage(t *testing.T) {
 	d := running(t)
 	for name, look := range looks {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			out := browsertest.New(t, look)
 			out.Go(d.url + "/console")
 			out.Sees("Sign in")
 			out.Shot("sign-in-" + name)
 			calm(t, out, "sign in")
-			tab := d.signedIn(t, look, "owner@acme.example", password)
-			tab.Sees("Headroom")
+			tab := d.signedIn(t, look, "owner@acme.example")
 			for _, p := range []struct{ name, path, sees string }{
 				{"headroom", "/console/headroom", "The application"},
 				{"limits", "/console/limits", "Rate limits"},
 				{"limit", "/console/limits/edit?scope=key&subject=app", "The application"},
 				{"pool-new", "/console/pools/new", "New provider pool"},
+				{"activity", "/console/activity", "Activity"},
+				{"served", "/console/activity/" + d.served, "What happened"},
+				{"refused", "/console/activity/" + d.refused, "refused here"},
+				{"usage", "/console/usage", "Usage"},
+				{"simulate", "/console/simulate", "Simulate"},
 				{"nothing", "/console/nowhere", "There is nothing"},
 			} {
 				tab.Go(d.url + p.path)
