@@ -53,3 +53,48 @@ func TestURLIsNotShown(t *testing.T) {
 		}
 	}
 }
+
+// A binary uses a schema that has exactly what it knows: not an empty one, not an older and not a newer one.
+func TestFits(t *testing.T) {
+	ctx, url := context.Background(), postgrestest.URL(t)
+	pool, err := Open(url, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	m, err := Migrate(url, sql.Migrations)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	do := func(f func(context.Context) error) {
+		t.Helper()
+		if err := f(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		do   func(context.Context) error
+		want string
+	}{
+		{func(context.Context) error { return nil }, "run weir migrate"},
+		{func(ctx context.Context) error { _, err := m.Up(ctx); return err }, ""},
+		{func(ctx context.Context) error {
+			_, err := pool.Exec(ctx, "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, true)")
+			return err
+		}, "has version 99999"},
+		{func(ctx context.Context) error {
+			_, err := pool.Exec(ctx, "DELETE FROM goose_db_version WHERE version_id IN (99999, 1)")
+			return err
+		}, "lacks version 1,"},
+	} {
+		do(c.do)
+		if why, err := Fits(ctx, pool, sql.Migrations); err != nil || (c.want == "") != (why == "") || !strings.Contains(why, c.want) {
+			t.Errorf("%q (%v), want %q", why, err, c.want)
+		}
+	}
+	pool.Close()
+	if why, err := Fits(ctx, pool, sql.Migrations); err == nil || why != "" {
+		t.Errorf("%q (%v) of a database that cannot be asked", why, err)
+	}
+}

@@ -1,12 +1,11 @@
 // Package ledger knows which log is the right one. Of the log's identity (its ledger's id, and when its stream was made), its last known
-// sequence, its hash chain there and what stands there, it keeps a mark on the disk, outside the broker's directory, and in the authority's
-// bucket. A log that does not agree with every mark that can be found was replaced, emptied, restored or cut: then nothing is admitted until
+// sequence, its hash chain there and what stands there, it keeps a mark on the disk, outside the broker's directory, and where the
+// authority is kept: in its bucket, or in the database. A log that does not agree with every mark that can be found was replaced, emptied, restored or cut: then nothing is admitted until
 // an operator has recovered it. Only where no mark is found anywhere, a new ledger begins.
 package ledger
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,17 +17,14 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weirhq/weir/events/journal"
-	"github.com/weirhq/weir/events/journal/access"
 )
 
 // How the ledger is watched.
 const (
 	every     = time.Second     // between two looks at the log, and two marks
-	readEvery = 5 * time.Second // between two looks at the authority's bucket
+	readEvery = 5 * time.Second // between two looks at the shared mark
 	oddFor    = 5 * time.Second // how long a log may seem to be behind, or gone: a new leader has not applied everything yet
 	callFor   = 5 * time.Second
-
-	key = "ledger" // in the authority's bucket
 )
 
 // Mark is what is known of the log up to a sequence.
@@ -44,7 +40,7 @@ type Mark struct {
 	Recovered time.Time `json:"recovered,omitzero"`
 	Reason    string    `json:"reason,omitempty"`
 
-	// Gateways is how many serve. In the authority's bucket alone.
+	// Gateways is how many serve. In the shared mark alone.
 	Gateways int64 `json:"gateways,omitempty"`
 }
 
@@ -57,7 +53,10 @@ type Config struct {
 	// Reads says that the process reads the log, so that it can compare what stands at a mark.
 	Reads bool
 
-	// Writes says that the process keeps the mark in the authority's bucket. Where the broker does not let it, the files alone are kept.
+	// Shared is where the mark is kept for all processes.
+	Shared Shared
+
+	// Writes says that this process keeps the shared mark. Defaults to false: it only reads it.
 	Writes bool
 
 	// Behind is how far a mark stays behind what was read, so that a power failure within the log's sync interval does not look like a log
@@ -73,9 +72,7 @@ type Config struct {
 
 // Ledger watches one process's log. Its methods may be called at the same time.
 type Ledger struct {
-	c      Config
-	bucket jetstream.KeyValue // nil while it is not there
-	js     jetstream.JetStream
+	c Config
 
 	mu      sync.Mutex
 	mark    Mark
@@ -86,7 +83,8 @@ type Ledger struct {
 	agreed  bool   // it did
 	odd     time.Time
 	readAt  time.Time
-	shared  Mark // last read of the bucket
+	shared  Mark // as last read or written
+	known   bool // there is a shared mark
 	onward  []func()
 }
 
@@ -100,11 +98,7 @@ type position struct {
 // Open compares the log with every mark that can be found. A log that does not agree is no error: Why says so. The error says what could
 // not be read.
 func Open(ctx context.Context, c Config) (*Ledger, error) {
-	js, err := jetstream.New(c.Conn)
-	if err != nil {
-		return nil, fmt.Errorf("open the ledger: %w", err)
-	}
-	l := &Ledger{c: c, js: js}
+	l := &Ledger{c: c}
 	own, found, err := Read(c.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("open the ledger: %w", err)
@@ -113,10 +107,10 @@ func Open(ctx context.Context, c Config) (*Ledger, error) {
 	if l.halted, err = readHalt(c.Dir); err != nil {
 		return nil, fmt.Errorf("open the ledger: %w", err)
 	}
-	shared, known, err := l.share(ctx)
-	if err != nil {
+	if err := l.share(ctx); err != nil {
 		return nil, fmt.Errorf("open the ledger: %w", err)
 	}
+	shared, known := l.shared, l.known
 	info, err := c.Log.Info(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("open the ledger: %w", err)
@@ -245,14 +239,17 @@ func (l *Ledger) agree(reconnects uint64) {
 	l.checked, l.agreed, l.odd = reconnects, true, time.Time{}
 }
 
-// Run looks at the log and keeps the mark until ctx ends.
+// Run looks at the log and keeps the mark until ctx ends. A shared mark that is slow or away holds nothing up.
 func (l *Ledger) Run(ctx context.Context) error {
 	connected := l.c.Conn.StatusChanged(nats.CONNECTED)
 	defer l.c.Conn.RemoveStatusListener(connected)
+	var sharing sync.WaitGroup
+	sharing.Go(func() { l.shares(ctx) })
+	defer sharing.Wait()
 	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
-		if err := l.look(ctx); err != nil && ctx.Err() == nil {
+		if err := l.compare(ctx); err != nil && ctx.Err() == nil {
 			l.c.Logger.Warn("the ledger's mark could not be kept", "error", err)
 		}
 		select {
@@ -264,19 +261,49 @@ func (l *Ledger) Run(ctx context.Context) error {
 	}
 }
 
-// look compares the log with the mark once, and keeps the mark.
-func (l *Ledger) look(ctx context.Context) error {
+// shares reads the shared mark and keeps it until ctx ends.
+func (l *Ledger) shares(ctx context.Context) {
+	t := time.NewTicker(every)
+	defer t.Stop()
+	failed := false
+	for {
+		err := errors.Join(l.reread(ctx), l.tell(ctx))
+		if err != nil && !failed && ctx.Err() == nil { // once: it fails again each second
+			l.c.Logger.Warn("the ledger's shared mark cannot be read or kept now", "error", err)
+		}
+		failed = err != nil
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// reread reads the shared mark if that is due, or waited for.
+func (l *Ledger) reread(ctx context.Context) error {
+	now := l.c.Now()
+	l.mu.Lock()
+	due := now.Sub(l.readAt) >= readEvery || l.halted != ""
+	l.mu.Unlock()
+	if !due {
+		return nil
+	}
+	return l.share(ctx)
+}
+
+// compare compares the log with the mark once, and keeps the mark on the disk.
+func (l *Ledger) compare(ctx context.Context) error {
 	reconnects := l.reconnects()
 	info, err := l.c.Log.Info(ctx)
 	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil // out of reach, which is no disagreement
 	}
-	if now := l.c.Now(); now.Sub(l.readAt) >= readEvery || l.Why() != "" {
-		l.readAt = now
-		shared, known, err := l.share(ctx)
-		if err == nil && known && l.accepts(&shared, info) {
-			return l.recovered(shared, reconnects)
-		}
+	l.mu.Lock()
+	shared, known := l.shared, l.known
+	l.mu.Unlock()
+	if known && l.accepts(&shared, info) {
+		return l.recovered(shared, reconnects)
 	}
 	if l.Why() != "" {
 		return nil
@@ -293,10 +320,7 @@ func (l *Ledger) look(ctx context.Context) error {
 	default:
 		return l.Halt(why)
 	}
-	if err := l.save(); err != nil {
-		return err
-	}
-	return l.tell(ctx)
+	return l.save()
 }
 
 // recovered goes on with a log that an operator has recovered.
@@ -325,7 +349,7 @@ func (l *Ledger) oddLongEnough() bool {
 	return now.Sub(l.odd) >= oddFor
 }
 
-// accepts says whether what the authority's bucket holds is an operator's word, newer than this process's mark, that this very log is to be
+// accepts says whether the shared mark is an operator's word, newer than this process's mark, that this very log is to be
 // gone on with.
 func (l *Ledger) accepts(shared *Mark, info journal.Info) bool {
 	m := l.Mark()
@@ -420,39 +444,21 @@ func (l *Ledger) save() error {
 	return nil
 }
 
-// share reads the mark in the authority's bucket.
-func (l *Ledger) share(ctx context.Context) (m Mark, known bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, callFor)
-	defer cancel()
-	if l.bucket == nil {
-		if l.bucket, err = l.js.KeyValue(ctx, access.BucketAuthority); err != nil {
-			l.bucket = nil
-			if errors.Is(err, jetstream.ErrBucketNotFound) {
-				return m, false, nil
-			}
-			return m, false, err
-		}
-	}
-	entry, err := l.bucket.Get(ctx, key)
-	if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, nats.ErrNoResponders) {
-		l.bucket = nil // made anew, perhaps
-		return m, false, nil
-	}
+// share reads the shared mark.
+func (l *Ledger) share(ctx context.Context) error {
+	m, known, err := l.c.Shared.Mark(ctx)
 	if err != nil {
-		return m, false, err
-	}
-	if err := json.Unmarshal(entry.Value(), &m); err != nil {
-		return m, false, fmt.Errorf("read the ledger's mark in bucket %s: %w", access.BucketAuthority, err)
+		return err
 	}
 	l.mu.Lock()
-	l.shared = m
+	l.shared, l.known, l.readAt = m, known, l.c.Now()
 	l.mu.Unlock()
-	return m, true, nil
+	return nil
 }
 
-// tell keeps the mark in the authority's bucket.
+// tell keeps the shared mark, while admission is not stopped.
 func (l *Ledger) tell(ctx context.Context) error {
-	if !l.c.Writes {
+	if !l.c.Writes || l.Why() != "" {
 		return nil
 	}
 	m := l.Mark()
@@ -460,34 +466,16 @@ func (l *Ledger) tell(ctx context.Context) error {
 		m.Gateways = l.c.Gateways()
 	}
 	l.mu.Lock()
-	same := l.shared.ID == m.ID && l.shared.Seq == m.Seq && l.shared.Gateways == m.Gateways && l.shared.Recovered.Equal(m.Recovered)
+	same := l.known && l.shared.ID == m.ID && l.shared.Seq == m.Seq && l.shared.Gateways == m.Gateways && l.shared.Recovered.Equal(m.Recovered)
 	l.mu.Unlock()
 	if same {
 		return nil
 	}
-	if err := Tell(ctx, l.js, m); err != nil {
+	if err := l.c.Shared.Keep(ctx, m); err != nil {
 		return err
 	}
 	l.mu.Lock()
-	l.shared = m
+	l.shared, l.known = m, true
 	l.mu.Unlock()
-	return nil
-}
-
-// Tell writes a mark to the authority's bucket.
-func Tell(ctx context.Context, js jetstream.JetStream, m Mark) error {
-	ctx, cancel := context.WithTimeout(ctx, callFor)
-	defer cancel()
-	text, err := json.Marshal(m)
-	if err != nil {
-		return err
-	}
-	bucket, err := js.KeyValue(ctx, access.BucketAuthority)
-	if err == nil {
-		_, err = bucket.Put(ctx, key, text)
-	}
-	if err != nil {
-		return fmt.Errorf("write the ledger's mark to bucket %s: %w", access.BucketAuthority, err)
-	}
 	return nil
 }

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -17,7 +19,10 @@ import (
 	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/events/journal/embedded"
 	"github.com/weirhq/weir/gateway/authority/store"
+	"github.com/weirhq/weir/projections/postgres"
 	"github.com/weirhq/weir/projections/projector"
+	"github.com/weirhq/weir/schemas/sql"
+	"github.com/weirhq/weir/test/postgrestest"
 )
 
 // house is a broker with a log, whose directory tests take away, and a ledger's directory beside it.
@@ -27,6 +32,44 @@ type house struct {
 	broker *embedded.Broker
 	conn   *nats.Conn
 	log    *journal.Log
+	pool   *pgxpool.Pool // where the shared mark is kept; nil: in the bucket
+}
+
+func TestMain(m *testing.M) { postgrestest.Main(m) }
+
+// both runs a test with the shared mark in the bucket, and in a database.
+func both(t *testing.T, test func(t *testing.T, newHouse func(*testing.T) *house)) {
+	t.Run("kv", func(t *testing.T) { test(t, newHouse) })
+	t.Run("postgres", func(t *testing.T) { test(t, newDatabaseHouse) })
+}
+
+func newDatabaseHouse(t *testing.T) *house {
+	h := newHouse(t)
+	url := postgrestest.URL(t)
+	m, err := postgres.Migrate(url, sql.Migrations)
+	h.must(err)
+	_, err = m.Up(h.ctx())
+	h.must(err)
+	h.must(m.Close())
+	h.pool, err = postgres.Open(url, "test")
+	h.must(err)
+	t.Cleanup(h.pool.Close)
+	return h
+}
+
+// shared is where the mark is kept.
+func (h *house) shared() Shared {
+	if h.pool != nil {
+		return Postgres{h.pool}
+	}
+	s, err := NewKV(h.conn)
+	h.must(err)
+	return s
+}
+
+// look does at once what Run does side by side.
+func (l *Ledger) look(ctx context.Context) error {
+	return errors.Join(l.reread(ctx), l.compare(ctx), l.tell(ctx))
 }
 
 func newHouse(t *testing.T) *house {
@@ -81,7 +124,7 @@ func (h *house) publish(n int, org string) {
 
 func (h *house) ledger() *Ledger {
 	h.t.Helper()
-	l, err := Open(h.ctx(), Config{Dir: filepath.Join(h.dir, "ledger"), Log: h.log, Conn: h.conn, Reads: true, Writes: true, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
+	l, err := Open(h.ctx(), Config{Dir: filepath.Join(h.dir, "ledger"), Log: h.log, Conn: h.conn, Shared: h.shared(), Reads: true, Writes: true, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
 	h.must(err)
 	return l
 }
@@ -103,7 +146,9 @@ func (h *house) wants(l *Ledger, why string) {
 	}
 }
 
-func TestTheSameLogIsTheRightOne(t *testing.T) {
+func TestTheSameLogIsTheRightOne(t *testing.T) { both(t, theSameLogIsTheRightOne) }
+
+func theSameLogIsTheRightOne(t *testing.T, newHouse func(*testing.T) *house) {
 	h := newHouse(t)
 	h.publish(3, "acme")
 	l := h.ledger()
@@ -123,15 +168,57 @@ func TestTheSameLogIsTheRightOne(t *testing.T) {
 	}
 }
 
+// The database outlives the machine: where all of the disk is lost, or an old copy of all of it is put back, its mark alone stops admission.
+func TestTheDatabaseOutlivesTheDisk(t *testing.T) {
+	h := newDatabaseHouse(t)
+	h.publish(2, "acme")
+	h.read(h.ledger())
+	h.close()
+	backup := t.TempDir()
+	h.must(os.CopyFS(backup, os.DirFS(h.dir)))
+	h.open()
+	h.publish(5, "acme")
+	h.read(h.ledger())
+	h.close()
+	h.must(os.RemoveAll(h.dir))
+	h.must(os.CopyFS(h.dir, os.DirFS(backup)))
+	h.open()
+	h.wants(h.ledger(), "behind")
+	h.close()
+	h.must(os.RemoveAll(h.dir))
+	h.open()
+	h.wants(h.ledger(), "replaced")
+}
+
+// A mark that is older than what is kept does not take its place.
+func TestTheNewestMarkStays(t *testing.T) {
+	h := newDatabaseHouse(t)
+	word := time.Now()
+	for _, c := range []struct {
+		m    Mark
+		kept uint64
+	}{
+		{Mark{Seq: 7}, 7}, {Mark{Seq: 6}, 7}, {Mark{Seq: 7, Gateways: 2}, 7}, {Mark{Seq: 3, Recovered: word}, 3}, {Mark{Seq: 8}, 3}, {Mark{Seq: 4, Recovered: word}, 4},
+	} {
+		h.must(h.shared().Keep(h.ctx(), c.m))
+		m, known, err := h.shared().Mark(h.ctx())
+		if err != nil || !known || m.Seq != c.kept {
+			t.Fatalf("after %+v: %+v, %t, %v", c.m, m, known, err)
+		}
+	}
+}
+
 // Whatever happens to the log while it is not looked at, it is noticed, and stays so over restarts.
-func TestAnotherLogIsNot(t *testing.T) {
+func TestAnotherLogIsNot(t *testing.T) { both(t, anotherLog) }
+
+func anotherLog(t *testing.T, newHouse func(*testing.T) *house) {
 	for name, c := range map[string]struct {
 		do  func(h *house)
 		why string
 	}{
 		"emptied": {func(h *house) { h.must(os.RemoveAll(filepath.Join(h.dir, "broker"))) }, "replaced"},
 		"emptied, and the mark of the disk lost": {func(h *house) {
-			// The bucket's mark is then all there is: it must have survived.
+			// The shared mark is then all there is: it must have survived.
 			h.must(os.RemoveAll(filepath.Join(h.dir, "ledger")))
 			h.must(os.RemoveAll(filepath.Join(h.dir, "broker/jetstream/WEIR/streams/ACCOUNTING")))
 		}, "replaced"},
@@ -171,7 +258,9 @@ func TestAnotherLogIsNot(t *testing.T) {
 	}
 }
 
-func TestALogThatIsReplacedWhileItIsUsed(t *testing.T) {
+func TestALogThatIsReplacedWhileItIsUsed(t *testing.T) { both(t, aLogThatIsReplacedWhileItIsUsed) }
+
+func aLogThatIsReplacedWhileItIsUsed(t *testing.T, newHouse func(*testing.T) *house) {
 	h := newHouse(t)
 	h.publish(2, "acme")
 	l := h.ledger()
@@ -189,7 +278,9 @@ func TestALogThatIsReplacedWhileItIsUsed(t *testing.T) {
 	h.wants(l, "replaced")
 }
 
-func TestOnlyAnOperatorsWordLetsItGoOn(t *testing.T) {
+func TestOnlyAnOperatorsWordLetsItGoOn(t *testing.T) { both(t, onlyAnOperatorsWordLetsItGoOn) }
+
+func onlyAnOperatorsWordLetsItGoOn(t *testing.T, newHouse func(*testing.T) *house) {
 	h := newHouse(t)
 	h.publish(2, "acme")
 	l := h.ledger()
@@ -201,8 +292,6 @@ func TestOnlyAnOperatorsWordLetsItGoOn(t *testing.T) {
 	h.publish(9, "other")
 	l = h.ledger()
 	h.wants(l, "replaced")
-	js, err := jetstream.New(h.conn)
-	h.must(err)
 	info, err := h.log.Info(h.ctx())
 	h.must(err)
 	called := 0
@@ -213,7 +302,7 @@ func TestOnlyAnOperatorsWordLetsItGoOn(t *testing.T) {
 		{ID: "x", Created: info.Created, Seq: 3, Recovered: old.At.Add(-time.Second)},                               // older than this mark
 		{ID: "x", Created: info.Created, Seq: 3, Recovered: time.Now().Add(time.Minute), Reason: "it was replaced"}, // this
 	} {
-		h.must(Tell(h.ctx(), js, m))
+		h.must(h.shared().Keep(h.ctx(), m))
 		l.readAt = time.Time{}
 		h.must(l.look(h.ctx()))
 		if good := m.Reason != ""; good != (l.Why() == "") || good != (called == 1) {
@@ -234,7 +323,7 @@ func TestAMarkThatCannotBeReadIsNotTakenForNone(t *testing.T) {
 	h.must(err)
 	b[len(b)/2] ^= 1
 	h.must(os.WriteFile(path, b, 0o600))
-	_, err = Open(h.ctx(), Config{Dir: filepath.Join(h.dir, "ledger"), Log: h.log, Conn: h.conn, Reads: true, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
+	_, err = Open(h.ctx(), Config{Dir: filepath.Join(h.dir, "ledger"), Log: h.log, Conn: h.conn, Shared: h.shared(), Reads: true, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
 	if err == nil || !strings.Contains(err.Error(), "mark") {
 		t.Fatalf("%v", err)
 	}

@@ -30,13 +30,11 @@ func (n *node) ledgerDir() string { return filepath.Join(n.config.DataDir, "ledg
 // openLedger compares the log with every mark that can be found.
 func (n *node) openLedger(ctx context.Context) (err error) {
 	reads := n.has(roleProjector) || n.has(roleAuditor)
-	writes := n.broker != nil
-	if writes {
-		if _, err := store.OpenKV(ctx, n.conn, store.KVConfig{Create: true, Replicas: n.config.Log.Replicas}); err != nil {
-			return err
-		}
+	shared, writes, err := n.sharedMark(ctx, n.broker != nil || n.has(roleManager))
+	if err != nil {
+		return err
 	}
-	c := ledger.Config{Dir: n.ledgerDir(), Log: n.log, Conn: n.conn, Reads: reads, Writes: writes, Behind: 2 * n.config.Log.Sync, Gateways: n.gateways, Now: time.Now, Logger: n.logger}
+	c := ledger.Config{Dir: n.ledgerDir(), Log: n.log, Conn: n.conn, Shared: shared, Reads: reads, Writes: writes, Behind: 2 * n.config.Log.Sync, Gateways: n.gateways, Now: time.Now, Logger: n.logger}
 	if n.config.Log.SyncAlways {
 		c.Behind = 0
 	}
@@ -51,6 +49,24 @@ func (n *node) openLedger(ctx context.Context) (err error) {
 		}
 	})
 	return nil
+}
+
+// sharedMark is where the mark is kept beside the authority, and whether this process keeps it: in a database who reads the log, in a
+// bucket who may make it.
+func (n *node) sharedMark(ctx context.Context, makes bool) (shared ledger.Shared, writes bool, err error) {
+	if n.pool != nil {
+		return ledger.Postgres{Pool: n.pool}, n.has(roleProjector), nil
+	}
+	if makes {
+		if _, err := store.OpenKV(ctx, n.conn, store.KVConfig{Create: true, Replicas: n.config.Log.Replicas}); err != nil {
+			return nil, false, err
+		}
+	}
+	kv, err := ledger.NewKV(n.conn)
+	if err != nil {
+		return nil, false, err
+	}
+	return kv, makes, nil
 }
 
 // gateways counts the gateways whose lease runs, as the fold of this process knows it; 0: it does not know.

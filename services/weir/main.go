@@ -29,6 +29,7 @@ type cli struct {
 	Simulate simulateCommand `cmd:"" help:"Fold recorded traffic under other limits or more load."`
 	Verify   verifyCommand   `cmd:"" help:"Prove that log, audit and billing agree to the token and the nano-dollar."`
 	Recover  recoverCommand  `cmd:"" help:"Go on after the log was replaced, lost or cut, or after its clock was wrong."`
+	Migrate  migrateCommand  `cmd:"" help:"Bring the database's schema to the version that this binary needs."`
 	Replay   replayCommand   `cmd:"" help:"Fold a recorded log and print every verdict."`
 }
 

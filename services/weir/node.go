@@ -47,8 +47,10 @@ const (
 	roleAuditor   = "auditor"
 	roleBiller    = "biller"
 	roleBroker    = "broker"
+	roleManager   = "manager" // serves /admin and /api beside a gateway; where the log is in the process, it does so anyway
 )
 
+// allRoles are those of a process that is told none.
 var allRoles = []string{roleBroker, roleProjector, roleAuditor, roleBiller, roleGateway}
 
 // diskShare is how much of the disk the log may fill, in percent: beyond it the log takes no more, and nothing is forgotten.
@@ -56,6 +58,9 @@ const diskShare = 80
 
 // openWithin bounds how long a process waits for the log when it starts.
 const openWithin = 30 * time.Second
+
+// mayWithin bounds the question whether this process may manage.
+const mayWithin = 5 * time.Second
 
 // openPause is between two looks for a log that another process is about to make.
 const openPause = 100 * time.Millisecond
@@ -70,6 +75,7 @@ type node struct {
 
 	name      string
 	registry  *prometheus.Registry
+	pool      *pgxpool.Pool // of the database; nil: none is configured
 	broker    *embedded.Broker
 	conn      *nats.Conn
 	log       *journal.Log
@@ -81,13 +87,15 @@ type node struct {
 	view      *kv.View
 	gateway   *gateway.Gateway
 	ledger    *ledger.Ledger
-	pool      *pgxpool.Pool // nil: no database
 	operators *http.Server  // of an address of their own; nil: there is none
 	operated  net.Listener  // that address
 	recovered chan struct{} // an operator has recovered the log
 }
 
 func (n *node) has(role string) bool { return slices.Contains(n.roles, role) }
+
+// manages says whether authority can be changed here: where the log is, or where a process is told to and its secret lets it.
+func (n *node) manages() bool { return n.has(roleGateway) && (n.broker != nil || n.has(roleManager)) }
 
 // parseRoles reads a list of roles.
 func parseRoles(text string) ([]string, error) {
@@ -97,10 +105,13 @@ func parseRoles(text string) ([]string, error) {
 	var roles []string
 	for _, r := range strings.Split(text, ",") {
 		r = strings.TrimSpace(r)
-		if !slices.Contains(allRoles, r) {
-			return nil, fmt.Errorf("roles: %q is none of %s", r, strings.Join(allRoles, ", "))
+		if !slices.Contains(allRoles, r) && r != roleManager {
+			return nil, fmt.Errorf("roles: %q is none of %s, %s", r, strings.Join(allRoles, ", "), roleManager)
 		}
 		roles = append(roles, r)
+	}
+	if slices.Contains(roles, roleManager) && !slices.Contains(roles, roleGateway) {
+		return nil, fmt.Errorf("roles: %s must stand beside %s: it is served at the gateway's address", roleManager, roleGateway)
 	}
 	return roles, nil
 }
@@ -114,6 +125,9 @@ func (n *node) start(ctx context.Context) (err error) {
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	opening, cancel := context.WithTimeout(ctx, openWithin)
 	defer cancel()
+	if err := n.openDatabase(opening); err != nil {
+		return err
+	}
 	if err := n.connect(opening); err != nil {
 		return err
 	}
@@ -122,9 +136,6 @@ func (n *node) start(ctx context.Context) (err error) {
 		return err
 	}
 	if err := n.openLedger(opening); err != nil {
-		return err
-	}
-	if err := n.openDatabase(); err != nil {
 		return err
 	}
 	n.view = kv.NewView(time.Now)
@@ -137,7 +148,7 @@ func (n *node) start(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		n.gateway, err = gateway.New(opening, gateway.Config{Dynamic: dynamic, Manages: n.broker != nil,
+		n.gateway, err = gateway.New(opening, gateway.Config{Dynamic: dynamic, Manages: n.manages(),
 			Config: n.config, Name: events.Gateway(n.name), Log: n.log, Conn: n.conn, Projector: n.projector,
 			Ledger: n.ledger, Dial: n.dialAs(),
 			View: n.view, Generations: auditor.NewReader(n.conn), Ratio: n.ratio(),
@@ -224,11 +235,29 @@ func (n *node) dynamic(ctx context.Context) (gateway.Dynamic, error) {
 	if err != nil || auth != authority.ModeDynamic {
 		return nil, err
 	}
-	kv, err := store.OpenKV(ctx, n.conn, store.KVConfig{Create: n.broker != nil, Replicas: n.config.Log.Replicas})
+	if n.manages() {
+		if err := n.mayFence(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if n.pool != nil {
+		return store.OpenPostgres(n.pool, store.PostgresConfig{Users: n.manages()}), nil
+	}
+	kv, err := store.OpenKV(ctx, n.conn, store.KVConfig{Create: n.manages() || n.broker != nil, Replicas: n.config.Log.Replicas})
 	if err != nil {
 		return nil, err // not kv, which would be no nil interface
 	}
 	return kv, nil
+}
+
+// mayFence says whether the process may do what management takes: who may read fences may write them.
+func (n *node) mayFence(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, mayWithin)
+	defer cancel()
+	if _, _, err := n.log.Last(ctx, events.Subject{Org: events.Platform, Kind: events.KindFence}.String()); err != nil {
+		return fmt.Errorf("the role %s: the log lets this process read no fences; give its secret the role operator in the broker's credentials: %w", roleManager, err)
+	}
+	return nil
 }
 
 // ratio gives where learned tokens per byte come from.
@@ -282,7 +311,7 @@ func (n *node) identity() (roles []access.Role) {
 	if n.operator {
 		return []access.Role{access.Operator}
 	}
-	for role, may := range map[string]access.Role{roleGateway: access.Gateway, roleProjector: access.Projector, roleAuditor: access.Auditor, roleBiller: access.Biller} {
+	for role, may := range map[string]access.Role{roleGateway: access.Gateway, roleProjector: access.Projector, roleAuditor: access.Auditor, roleBiller: access.Biller, roleManager: access.Operator} {
 		if n.has(role) {
 			roles = append(roles, may)
 		}
@@ -365,11 +394,11 @@ func (n *node) close() {
 	if n.conn != nil {
 		n.conn.Close()
 	}
-	if n.pool != nil {
-		n.pool.Close()
-	}
 	if n.broker != nil {
 		n.broker.Shutdown()
+	}
+	if n.pool != nil {
+		n.pool.Close()
 	}
 }
 

@@ -16,12 +16,10 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/events/journal/access"
-	"github.com/weirhq/weir/gateway/authority/store"
 	"github.com/weirhq/weir/projections/admission"
 	"github.com/weirhq/weir/services/config"
 	"github.com/weirhq/weir/services/ledger"
@@ -76,6 +74,11 @@ func (c *recoverCommand) Run(cli *cli, out io.Writer) error {
 		return fmt.Errorf("recover: %w", err)
 	}
 	defer n.close()
+	opening, stop := context.WithTimeout(ctx, openWithin)
+	defer stop()
+	if err := n.openDatabase(opening); err != nil {
+		return fmt.Errorf("recover: %w", err)
+	}
 	if err := n.connect(ctx); err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
@@ -206,14 +209,11 @@ func (r *recovery) mark(ctx context.Context, created time.Time, seq uint64) erro
 	if err := r.log.Read(ctx, seq, seq, func(rec events.Record) error { m.Tail = ledger.Tail(&rec); return nil }); err != nil {
 		return err
 	}
-	if _, err := store.OpenKV(ctx, n.conn, store.KVConfig{Create: true, Replicas: n.config.Log.Replicas}); err != nil {
-		return err
-	}
-	js, err := jetstream.New(n.conn)
+	shared, _, err := n.sharedMark(ctx, true)
 	if err != nil {
 		return err
 	}
-	if err := ledger.Tell(ctx, js, m); err != nil {
+	if err := shared.Keep(ctx, m); err != nil {
 		return err
 	}
 	if err := ledger.Replace(n.ledgerDir(), m); err != nil {

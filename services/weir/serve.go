@@ -15,7 +15,7 @@ import (
 
 // serveCommand runs the product.
 type serveCommand struct {
-	Roles string `help:"Roles of this process, separated by commas: broker, projector, auditor, biller, gateway. All by default." env:"WEIR_ROLES"`
+	Roles string `help:"Roles of this process, separated by commas: broker, projector, auditor, biller, gateway, manager. All but manager by default." env:"WEIR_ROLES"`
 	Debug bool   `help:"Log more."`
 }
 

@@ -126,30 +126,21 @@ func prepare(ctx context.Context, tx pgx.Tx, base, mark Mark, writes []Write) er
 	if head.N != base.N || head.ID != base.ID {
 		return &failure{err: fmt.Errorf("change %d is there already", head.N), conflict: true}
 	}
+	var all pgx.Batch
 	for begin := 0; begin < len(writes); begin += batchRows {
-		if err := put(ctx, tx, mark.N, writes[begin:min(begin+batchRows, len(writes))]); err != nil {
-			return err
-		}
+		put(&all, mark.N, writes[begin:min(begin+batchRows, len(writes))])
 	}
-	for _, step := range []struct {
-		sql  string
-		args []any
-	}{
-		{"INSERT INTO authority_changes (n, id) VALUES ($1, $2)", []any{int64(mark.N), mark.ID}},
-		{"UPDATE authority_head SET n = $1, id = $2", []any{int64(mark.N), mark.ID}},
-		{"DELETE FROM authority_changes WHERE at < now() - $1::interval AND n < $2", []any{keptFor, int64(mark.N)}},
-		{"DELETE FROM authority_records WHERE value IS NULL AND n < (SELECT min(n) FROM authority_changes)", nil},
-		{"SELECT pg_notify($1, $2)", []any{channel, fmt.Sprint(mark.N)}},
-	} {
-		if _, err := tx.Exec(ctx, step.sql, step.args...); err != nil {
-			return err
-		}
-	}
-	return nil
+	n := int64(mark.N)
+	all.Queue("INSERT INTO authority_changes (n, id) VALUES ($1, $2)", n, mark.ID)
+	all.Queue("UPDATE authority_head SET n = $1, id = $2", n, mark.ID)
+	all.Queue("DELETE FROM authority_changes WHERE at < now() - $1::interval AND n < $2", keptFor, n)
+	all.Queue("DELETE FROM authority_records WHERE value IS NULL AND n < (SELECT min(n) FROM authority_changes)")
+	all.Queue("SELECT pg_notify($1, $2)", channel, fmt.Sprint(n))
+	return tx.SendBatch(ctx, &all).Close()
 }
 
-// put writes some records.
-func put(ctx context.Context, tx pgx.Tx, n uint64, writes []Write) error {
+// put adds the writing of some records to a batch.
+func put(all *pgx.Batch, n uint64, writes []Write) {
 	names, values := make([]string, len(writes)), make([]*string, len(writes))
 	for i, w := range writes {
 		names[i] = nameOf(w.Ref)
@@ -158,9 +149,8 @@ func put(ctx context.Context, tx pgx.Tx, n uint64, writes []Write) error {
 			values[i] = &text
 		}
 	}
-	_, err := tx.Exec(ctx, `INSERT INTO authority_records (record, n, value) SELECT record, $1, value::json FROM unnest($2::text[], $3::text[]) AS w (record, value)
+	all.Queue(`INSERT INTO authority_records (record, n, value) SELECT record, $1, value::json FROM unnest($2::text[], $3::text[]) AS w (record, value)
 		ON CONFLICT (record) DO UPDATE SET n = excluded.n, value = excluded.value`, int64(n), names, values)
-	return err
 }
 
 // nameOf names a record as a row has it.
@@ -222,24 +212,21 @@ func (f *listener) run(ctx context.Context) (read bool) {
 	}
 }
 
-// look reads what is new, if anything is.
+// look reads what is new, if anything is. What it does not have, it has after two questions.
 func (f *listener) look(ctx context.Context, conn *pgx.Conn) error {
 	asking, cancel := context.WithTimeout(ctx, callFor)
 	defer cancel()
-	if head, err := headOf(asking, conn, ""); err != nil || f.loaded && head == f.mark {
+	var head Mark
+	var follows bool // what is known is a change of the history that is kept
+	err := conn.QueryRow(asking, "SELECT n, id, EXISTS (SELECT FROM authority_changes WHERE n = $1 AND id = $2) FROM authority_head", int64(f.mark.N), f.mark.ID).
+		Scan(&head.N, &head.ID, &follows)
+	if err != nil || f.loaded && head == f.mark {
 		return err
 	}
 	ctx, cancel = context.WithTimeout(ctx, largeWithin)
 	defer cancel()
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	u, err := f.update(ctx, conn, !f.loaded || !follows)
 	if err != nil {
-		return err
-	}
-	u, err := f.update(ctx, tx)
-	if err != nil {
-		return err // and the connection is given up
-	}
-	if err := tx.Commit(ctx); err != nil {
 		return err
 	}
 	f.mark, f.loaded = u.Mark, true
@@ -247,33 +234,27 @@ func (f *listener) look(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// update reads what the follower lacks: everything, unless the change that it knows is one of the history that is kept.
-func (f *listener) update(ctx context.Context, tx pgx.Tx) (u Update, err error) {
-	if u.Mark, err = headOf(ctx, tx, ""); err != nil {
-		return u, err
+// update reads what the follower lacks, or everything, in one statement and so as of one moment.
+func (f *listener) update(ctx context.Context, conn *pgx.Conn, everything bool) (u Update, err error) {
+	query, after := "SELECT h.n, h.id, r.record, r.value::text FROM authority_head h LEFT JOIN authority_records r ON r.n > $1", int64(f.mark.N)
+	if everything {
+		query, after = query+" AND r.value IS NOT NULL", -1
 	}
-	follows := false
-	if f.loaded {
-		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM authority_changes WHERE n = $1 AND id = $2)", int64(f.mark.N), f.mark.ID).Scan(&follows); err != nil {
-			return u, err
-		}
-	}
-	query, after := "SELECT record, value::text FROM authority_records WHERE n > $1", int64(f.mark.N)
-	if u.Reset = !follows; u.Reset {
-		query, after = query+" AND value IS NOT NULL", -1
-	}
-	rows, err := tx.Query(ctx, query+` ORDER BY record`, after)
+	rows, err := conn.Query(ctx, query+" ORDER BY r.record", after)
 	if err != nil {
 		return u, err
 	}
 	defer rows.Close()
+	u.Reset = everything
 	for rows.Next() {
-		var name string
-		var value *string
-		if err := rows.Scan(&name, &value); err != nil {
+		var name, value *string
+		if err := rows.Scan(&u.Mark.N, &u.Mark.ID, &name, &value); err != nil {
 			return u, err
 		}
-		ref, ok := refOf(recordPrefix + name)
+		if name == nil { // no record, but the newest change
+			continue
+		}
+		ref, ok := refOf(recordPrefix + *name)
 		if !ok || ref.Kind == authority.KindUser && !f.s.config.Users {
 			continue
 		}
