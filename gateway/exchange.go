@@ -309,34 +309,21 @@ func (x *exchange) reserve(deployment string) (admitted, again bool) {
 	if v.Refusal.Reason == events.StaleFence {
 		x.s.config.Meters.stale.Inc()
 	}
-	if v.Refusal.Reason == events.StaleFence && x.attempt == 0 && x.refreshed() {
-		x.attempt++
-		x.verdict = events.Verdict{} // it stands as if it were the first
-		return false, true
-	}
 	a := refusal.OfVerdict(v.Refusal, time.Unix(0, v.Time))
+	if v.Refusal.Reason == events.StaleFence && x.attempt == 0 {
+		now, newer := x.refreshed()
+		if newer && now == nil {
+			x.attempt++
+			x.verdict = events.Verdict{} // it stands as if it were the first
+			return false, true
+		}
+		if now != nil {
+			a = *now
+		}
+	}
 	x.count(&a)
 	x.write(&a)
 	return false, false
-}
-
-// refreshed plans again on newer authority, if there is any and it still lets the request in.
-func (x *exchange) refreshed() bool {
-	used := x.snap.Fence(x.key.Org)
-	snap := x.s.config.Fresh(x.r.Context(), x.key.Org, used+1)
-	if snap.Fence(x.key.Org) == used {
-		return false
-	}
-	key, denial := authority.Authenticate(snap, rawKey(x.r), x.s.config.Now())
-	if denial != "" || key.Org != x.key.Org {
-		return false
-	}
-	model, local := policy.Lookup(snap, key, x.request.Model)
-	if local != nil {
-		return false
-	}
-	x.snap, x.key, x.model = snap, key, model
-	return x.route() == nil && x.plan.Refusal == nil
 }
 
 // parked notes how long a request waited for occupancy.

@@ -201,20 +201,28 @@ func (s *Server) serveReady(w http.ResponseWriter, _ *http.Request) {
 	if s.closed.Load() {
 		why = "the gateway stops"
 	}
+	body := map[string]any{"ready": true}
+	if s.config.Degraded != nil {
+		if degraded := s.config.Degraded(); len(degraded) > 0 {
+			body["degraded"] = degraded
+		}
+	}
 	if why == "" && s.without() {
 		if s.config.Now().Before(s.config.Allowance.Until()) {
-			c.json(map[string]any{"ready": true, "mode": events.BoundedLocal})
+			body["mode"] = events.BoundedLocal
+			c.json(body)
 			return
 		}
 		why = "the log is out of reach"
 	}
 	if why == "" {
-		c.json(map[string]any{"ready": true})
+		c.json(body)
 		return
 	}
+	body["ready"], body["why"] = false, why
 	w.Header()["Content-Type"] = jsonContent
 	w.WriteHeader(http.StatusServiceUnavailable)
-	_ = json.NewEncoder(w).Encode(map[string]any{"ready": false, "why": why}) // a client that is gone needs no answer
+	_ = json.NewEncoder(w).Encode(body) // a client that is gone needs no answer
 }
 
 // serveUnknown answers paths that there are not.

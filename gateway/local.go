@@ -83,6 +83,10 @@ func (x *exchange) missed(err error) bool {
 // been admitted there: as an attempt of the same request it would keep charging, and trueing up, the same windows and caps a second time,
 // and the request could have no balance claim. As another request it is released whole, proven not to have been dispatched.
 func (x *exchange) alone(deployment string) bool {
+	if a := x.unheard(); a != nil {
+		x.refuse(a)
+		return false
+	}
 	if x.reservation != nil {
 		x.id = x.s.config.NewID()
 		h := x.w.Header()

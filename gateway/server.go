@@ -52,7 +52,20 @@ type Config struct {
 	Gateway   events.Gateway
 	Authority func() *authority.Snapshot
 	// Fresh gives the authority in which an org has at least a version, or after a bounded wait the current one. Defaults to Authority.
-	Fresh       func(ctx context.Context, org events.Org, atLeast int64) *authority.Snapshot
+	Fresh func(ctx context.Context, org events.Org, atLeast int64) *authority.Snapshot
+
+	// Standing says how well dynamic authority is known. Defaults to Verified.
+	Standing func() Standing
+
+	// Apart says that dynamic authority is kept elsewhere than in the log's broker: while neither can be reached, its keys are refused.
+	Apart bool
+
+	// Stale is told of an org whose fence in the log is above the version that is known, also after a wait. Defaults to nothing.
+	Stale func(org events.Org, version int64)
+
+	// Degraded says what does not work while the gateway admits. Defaults to nothing.
+	Degraded func() []string
+
 	Book        *reservation.Book
 	Reporter    *reservation.Reporter
 	View        *kv.View // nil: every request goes to the log
@@ -180,14 +193,10 @@ func withID(ctx context.Context, id events.RequestID) context.Context {
 func (s *Server) begin(w http.ResponseWriter, r *http.Request, format wire.Format) *client {
 	id, _ := r.Context().Value(idKey{}).(events.RequestID)
 	c := &client{id: id, format: format, began: s.config.Now(), r: r, w: w, snap: s.config.Authority()}
-	key, denial := authority.Authenticate(c.snap, rawKey(r), c.began)
-	if denial != "" {
-		s.config.Meters.denied.WithLabelValues(string(denial)).Inc()
-		answer := refusal.OfKey(denial)
-		c.write(&answer)
+	if answer := s.authorize(c); answer != nil {
+		c.write(answer)
 		return nil
 	}
-	c.key = key
 	return c
 }
 

@@ -162,7 +162,7 @@ func (e *effective) key(org events.Org, id string, ceiling int64, given Limits) 
 // build makes a record's key, without its limits.
 func (r *KeyRecord) build() *Key {
 	k := &Key{ID: r.ID, Org: r.Org, Workspace: r.Workspace, Principal: r.Principal, Name: r.Name, Preview: r.Preview, Expires: r.Expires,
-		Daily: r.Daily, Quota: r.Quota.quota()}
+		Daily: r.Daily, Quota: r.Quota.quota(), Dynamic: true}
 	if len(r.Models) > 0 {
 		k.Models = make(map[string]bool, len(r.Models))
 		for _, m := range r.Models {

@@ -89,6 +89,7 @@ type Key struct {
 	Limits    Limits          // of the key itself
 	Quota     Quota           // as in auth.yaml
 	Daily     int64           // tokens a UTC day of this key alone; 0: none
+	Dynamic   bool            // made through the API
 	At        Pos             // where it is declared, for messages
 
 	scopes []Scope      // what applies to it, outermost first; made by Seal

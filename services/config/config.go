@@ -55,6 +55,9 @@ type Config struct {
 	// Database is the URL of the Postgres that keeps authority and audit. Defaults to none: they are kept in KV buckets.
 	Database string
 
+	// Dynamic is how authority that is made through the API is kept.
+	Dynamic Dynamic
+
 	// Auth is the file auth.yaml. Defaults to auth.yaml, which then need not be there.
 	Auth string
 
@@ -149,6 +152,7 @@ func Default() *Config {
 		MaxRequestBytes: 32 << 20,
 		Tracing:         defaultTracing,
 		Upstream:        Upstream{Connect: 5 * time.Second, FirstByte: 60 * time.Second, Idle: 120 * time.Second},
+		Dynamic:         Dynamic{SnapshotMaxAge: defaultSnapshotAge},
 		Auth:            "auth.yaml", AuthOptional: true, Policies: "policies",
 		Admission: policy.Settings{FractionPPM: policy.DefaultFractionPPM, ParkMS: policy.DefaultParkMS},
 		Defaults:  authority.Defaults{Org: org, Workspace: org, Principal: org, Key: authority.Limits{TPM: org.TPM, Concurrency: org.Concurrency}},
@@ -263,6 +267,7 @@ func (c *Config) Validate() error {
 		between("log.sync", c.Log.Sync, minSync, maxSync)
 	}
 	between("log.max_age", c.Log.MaxAge, minAge, maxAge)
+	between("authority.snapshot_max_age", c.Dynamic.SnapshotMaxAge, minSnapshotAge, maxSnapshotAge)
 	between("upstream.connect", c.Upstream.Connect, minWait, maxWait)
 	between("upstream.first_byte", c.Upstream.FirstByte, minWait, maxWait)
 	between("upstream.idle", c.Upstream.Idle, minWait, maxWait)

@@ -34,6 +34,7 @@ func (l *loader) top(m *strictyaml.Map) {
 	c.MaxRequestBytes = m.Get("max_request_bytes").Int(c.MaxRequestBytes, minRequestBytes, maxRequestBytes)
 	l.upstream(m.Get("upstream").Map())
 	c.Database = m.Get("database").URL("", "postgres", "postgresql")
+	l.authority(m.Get("authority").Map())
 	auth := m.Get("auth")
 	_, given := auth.Text()
 	c.Auth, c.AuthOptional = l.path(auth, c.Auth), !given

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weirhq/weir/events"
+	core "github.com/weirhq/weir/gateway"
 	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/gateway/authority/store"
 	"github.com/weirhq/weir/gateway/console"
@@ -30,6 +31,7 @@ func (g *Gateway) openDynamic() {
 		return
 	}
 	g.mirror = store.NewMirror(store.MirrorConfig{Backend: g.c.Dynamic, Static: g.authority.Current(), Changed: g.moved, Now: time.Now, Logger: g.c.Logger})
+	g.behind = &behind{g: g, met: map[events.Org]int64{}}
 	g.authority.Accept(g.fitsKeys)
 	if !g.c.Manages {
 		return
@@ -76,6 +78,7 @@ func (g *Gateway) Door() *manage.Handler { return g.manage }
 func (g *Gateway) runDynamic(ctx context.Context, running *errgroup.Group) {
 	if g.mirror != nil {
 		running.Go(func() error { return g.mirror.Run(ctx) })
+		running.Go(func() error { g.behind.run(ctx); return nil })
 	}
 }
 
@@ -89,10 +92,21 @@ func (g *Gateway) current() *authority.Snapshot {
 
 // fresh is the authority in which an org has at least a version, or after a bounded wait the current one.
 func (g *Gateway) fresh(ctx context.Context, org events.Org, atLeast int64) *authority.Snapshot {
-	if g.mirror != nil {
+	if g.mirror != nil && g.standing() == core.Verified { // nobody waits for a store that does not answer
 		return g.mirror.Fresh(ctx, org, atLeast)
 	}
-	return g.authority.Current()
+	return g.current()
+}
+
+// standing is how well the authority made through the API is known.
+func (g *Gateway) standing() core.Standing {
+	switch age := time.Since(g.mirror.Verified()); {
+	case age <= store.VerifiedFor:
+		return core.Verified
+	case age <= g.c.Config.Dynamic.SnapshotMaxAge:
+		return core.Bounded
+	}
+	return core.Expired
 }
 
 // moved takes new upstreams into use.
@@ -104,7 +118,7 @@ func (g *Gateway) moved(s *authority.Snapshot) {
 
 // unread says why dynamic authority cannot be used yet; empty: it can.
 func (g *Gateway) unread() string {
-	if g.mirror != nil && !g.mirror.Ready() {
+	if g.mirror != nil && (!g.mirror.Ready() || g.mirror.Verified().IsZero()) {
 		return fmt.Sprintf("the authority of %s is being read", g.c.Name)
 	}
 	return ""

@@ -75,6 +75,7 @@ type Config struct {
 	Dial        func(name string) (*nats.Conn, error) // joins the log as a gateway process that is gone; nil: Conn may speak for all
 	Forward     []string                              // client headers that go upstream beside the usual ones. Defaults to none.
 	Dynamic     Dynamic                               // authority made through the API; nil: that of the files alone
+	Apart       bool                                  // Dynamic is not in the log's broker
 	Manages     bool                                  // this process may change it: it serves /admin/, /api/ and /console/
 }
 
@@ -90,7 +91,8 @@ type Gateway struct {
 	set       *upstream.Set
 	relay     *relay.Relay
 	authority *authority.Watcher
-	mirror    *store.Mirror   // of dynamic authority; nil: there is none
+	mirror    *store.Mirror // of dynamic authority; nil: there is none
+	behind    *behind
 	manage    *manage.Handler // nil: this process does not manage
 	console   *console.Handler
 	spool     *spool.Spool
@@ -140,11 +142,15 @@ func New(ctx context.Context, c Config) (*Gateway, error) {
 	g.reporter = reservation.NewReporter(c.Name, g.publisher, time.Now)
 	g.relay = relay.New(relay.Options{Connect: c.Config.Upstream.Connect, FirstByte: c.Config.Upstream.FirstByte, Idle: c.Config.Upstream.Idle, Now: time.Now})
 	meters := core.NewMetrics()
-	g.server = core.New(core.Config{
+	serving := core.Config{
 		Gateway: c.Name, Authority: g.current, Fresh: g.fresh, Book: g.book, Reporter: g.reporter, View: c.View, Upstream: g.set, Relay: g.relay,
 		Generations: c.Generations, Ratio: c.Ratio, Ready: g.why, Reach: g.reach, Allowance: g.reach.allowance, Settings: c.Config.Admission, MaxRequestBytes: c.Config.MaxRequestBytes,
 		Now: time.Now, NewID: newID, Forward: c.Forward, Logger: c.Logger, Meters: meters,
-	})
+	}
+	if g.mirror != nil {
+		serving.Standing, serving.Apart, serving.Stale, serving.Degraded = g.standing, c.Apart, g.behind.stale, g.degraded
+	}
+	g.server = core.New(serving)
 	if c.Registry != nil {
 		if err := errors.Join(c.Registry.Register(meters), c.Registry.Register(took)); err != nil {
 			return nil, fmt.Errorf("register the gateway's metrics: %w", err)

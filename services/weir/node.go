@@ -148,7 +148,7 @@ func (n *node) start(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		n.gateway, err = gateway.New(opening, gateway.Config{Dynamic: dynamic, Manages: n.manages(),
+		n.gateway, err = gateway.New(opening, gateway.Config{Dynamic: dynamic, Apart: n.pool != nil, Manages: n.manages(),
 			Config: n.config, Name: events.Gateway(n.name), Log: n.log, Conn: n.conn, Projector: n.projector,
 			Ledger: n.ledger, Dial: n.dialAs(),
 			View: n.view, Generations: auditor.NewReader(n.conn), Ratio: n.ratio(),

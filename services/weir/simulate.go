@@ -95,6 +95,8 @@ type limitsFile struct {
 	MaxBytes    any `yaml:"max_request_bytes"`
 	Upstream    any `yaml:"upstream"`
 	Database    any `yaml:"database"`
+	Authority   any `yaml:"authority"`
+	Seal        any `yaml:"seal"`
 	Auth        any `yaml:"auth"`
 	Policies    any `yaml:"policies"`
 	AdminKeys   any `yaml:"admin_keys"`

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,12 @@ const (
 
 	// FreshWithin is how long Fresh waits for a change whose fence is in the log.
 	FreshWithin = time.Second
+
+	// verifyEvery is how often the store is asked whether the snapshot is all that there is.
+	verifyEvery = 500 * time.Millisecond
+
+	// VerifiedFor is how old the last verification may be while the store is taken to be there: a few looks.
+	VerifiedFor = 2 * time.Second
 )
 
 // MirrorConfig says what a mirror shows. All fields without a default are required.
@@ -59,7 +66,8 @@ type Mirror struct {
 	taken Mark          // of the records
 	seen  Mark          // of the current snapshot
 
-	unread atomic.Int64
+	unread   atomic.Int64
+	verified atomic.Pointer[time.Time]
 }
 
 // NewMirror makes a mirror; Run fills it.
@@ -85,6 +93,14 @@ func (m *Mirror) Unread() int64 { return m.unread.Load() }
 func (m *Mirror) Behind() uint64 {
 	_, taken, seen := m.turn()
 	return taken.N - min(seen.N, taken.N)
+}
+
+// Verified is the latest instant of which it is known that the current snapshot had all that the store held. Zero: there is none yet.
+func (m *Mirror) Verified() time.Time {
+	if at := m.verified.Load(); at != nil {
+		return *at
+	}
+	return time.Time{}
 }
 
 // SetStatic takes another snapshot of the files into use; it is laid under the records at once.
@@ -169,7 +185,53 @@ func (m *Mirror) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return m.config.Backend.Follow(ctx, m.take) })
 	group.Go(func() error { m.builds(ctx); return nil })
+	group.Go(func() error { m.verifies(ctx); return nil })
 	return group.Wait()
+}
+
+// verifies asks the store again and again whether the snapshot is all that there is.
+func (m *Mirror) verifies(ctx context.Context) {
+	t := time.NewTicker(verifyEvery)
+	defer t.Stop()
+	away := false
+	for {
+		err := m.verify(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && !away:
+			m.config.Logger.Warn("the authority cannot be verified now: it is decided on as it was last known", "error", err)
+		case err == nil && away:
+			m.config.Logger.Info("the authority is verified again")
+		}
+		away = err != nil
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// verify asks once. What the store answers was so when it was asked, at the earliest.
+func (m *Mirror) verify(ctx context.Context) error {
+	begin := m.config.Now()
+	_, before, _ := m.turn()
+	head, err := m.config.Backend.Head(ctx)
+	if err != nil {
+		return err
+	}
+	within, cancel := context.WithTimeout(ctx, FreshWithin)
+	defer cancel()
+	if err := m.Reached(within, head); err != nil {
+		return fmt.Errorf("wait for change %d: %w", head.N, err)
+	}
+	_, taken, _ := m.turn()
+	if head.N < before.N || taken.N == head.N && taken.ID != head.ID {
+		return fmt.Errorf("the store is at change %d %q, and %d %q was known", head.N, head.ID, before.N, before.ID)
+	}
+	m.verified.Store(&begin)
+	return nil
 }
 
 // take takes in what the backend gives.

@@ -1,0 +1,108 @@
+package gateway
+
+import (
+	"github.com/weirhq/weir/gateway/authority"
+	"github.com/weirhq/weir/gateway/policy"
+	"github.com/weirhq/weir/gateway/refusal"
+)
+
+// Standing says how well dynamic authority is known.
+type Standing uint8
+
+// How well dynamic authority is known.
+const (
+	Verified Standing = iota // it was what its store holds moments ago
+	Bounded                  // it could not be verified since, and is not too old to decide on
+	Expired                  // nothing is decided on it
+)
+
+// authorizationHeader marks what was decided on authority that could not be verified.
+const (
+	authorizationHeader = "X-Tm-Authorization-Mode"
+	boundedSnapshot     = "bounded_snapshot"
+)
+
+// standing is how well dynamic authority is known now.
+func (s *Server) standing() Standing {
+	if s.config.Standing == nil {
+		return Verified
+	}
+	return s.config.Standing()
+}
+
+// authorize finds the client's key, and refuses one that is not known well enough. Keys of the files need no store.
+func (s *Server) authorize(c *client) *refusal.Answer {
+	key, denial := authority.Authenticate(c.snap, rawKey(c.r), c.began)
+	standing := Verified
+	if denial == authority.DeniedUnknown || denial == "" && key.Dynamic {
+		standing = s.standing()
+	}
+	switch {
+	case denial != "" && standing == Verified:
+		s.config.Meters.denied.WithLabelValues(string(denial)).Inc()
+		a := refusal.OfKey(denial)
+		return &a
+	case denial != "":
+		return s.unverified("the API key is not known here, and may be new: the store of the authority cannot be asked, please retry")
+	case standing == Expired:
+		return s.unverified("what this key may do was not verified for too long: the store of the authority cannot be asked, please retry")
+	case standing == Bounded:
+		c.w.Header()[authorizationHeader] = []string{boundedSnapshot}
+	}
+	c.key = key
+	return nil
+}
+
+func (s *Server) unverified(why string) *refusal.Answer {
+	s.config.Meters.unusable.WithLabelValues("authorization").Inc()
+	a := refusal.For(refusal.AuthorizationUnavailable, why)
+	return &a
+}
+
+// unheard refuses a key of the API while neither the log nor the store of the authority can be asked: what revokes it would not be heard.
+func (x *exchange) unheard() *refusal.Answer {
+	if !x.key.Dynamic || !x.s.config.Apart || x.s.standing() == Verified {
+		return nil
+	}
+	return x.s.unverified("neither the log nor the store of the authority can be reached, please retry")
+}
+
+// refreshed plans again on newer authority. It gives what refuses the request there, or that nothing newer is known.
+func (x *exchange) refreshed() (answer *refusal.Answer, newer bool) {
+	used := x.snap.Fence(x.key.Org)
+	snap := x.s.config.Fresh(x.r.Context(), x.key.Org, used+1)
+	if snap.Fence(x.key.Org) == used {
+		x.stale(used)
+		return nil, false
+	}
+	key, denial := authority.Authenticate(snap, rawKey(x.r), x.s.config.Now())
+	if denial != "" {
+		x.s.config.Meters.denied.WithLabelValues(string(denial)).Inc()
+		a := refusal.OfKey(denial)
+		return &a, true
+	}
+	if key.Org != x.key.Org {
+		return nil, false // it is another's now, and is to be judged as that
+	}
+	model, local := policy.Lookup(snap, key, x.request.Model)
+	if local != nil {
+		a := refusal.OfLocal(local)
+		return &a, true
+	}
+	x.snap, x.key, x.model = snap, key, model
+	if a := x.route(); a != nil {
+		return a, true
+	}
+	if x.plan.Refusal != nil {
+		a := refusal.OfLocal(x.plan.Refusal)
+		return &a, true
+	}
+	return nil, true
+}
+
+// stale tells that an org's fence in the log is above what is known of it here.
+func (x *exchange) stale(version int64) {
+	if x.s.config.Stale != nil {
+		x.s.config.Stale(x.key.Org, version)
+	}
+}
