@@ -18,6 +18,7 @@ import (
 	"github.com/weirhq/weir/projections/admission"
 	"github.com/weirhq/weir/projections/projector"
 	"github.com/weirhq/weir/services/config"
+	"github.com/weirhq/weir/services/gateway"
 )
 
 // statusWithin bounds the question for a process's status.
@@ -32,6 +33,15 @@ type processStatus struct {
 	Projector *projectorStatus `json:"projector,omitempty"`
 	Log       *logStatus       `json:"log,omitempty"`
 	Ledger    *ledgerStatus    `json:"ledger,omitempty"`
+	Authority *authorityState  `json:"authority,omitempty"`
+}
+
+// authorityState is how the authority made through the API is known here.
+type authorityState struct {
+	Store      string           `json:"store"` // postgres or kv
+	Manages    bool             `json:"manages"`
+	VerifiedMS int64            `json:"verified_ms"` // ago; -1: never
+	Behind     []gateway.Behind `json:"behind"`
 }
 
 type gatewayStatus struct {
@@ -89,6 +99,9 @@ func (n *node) status(ctx context.Context) processStatus {
 		s.Gateway = &gatewayStatus{Address: n.gateway.Addr().String(), Epoch: book.Epoch(), Reservations: book.Live(), Unanswered: book.Unanswered()}
 		s.Gateway.Outage, s.Gateway.Spooled = n.gateway.Outage()
 	}
+	if n.gateway != nil {
+		s.Authority = n.authorityState()
+	}
 	if n.ledger != nil {
 		m := n.ledger.Mark()
 		s.Ledger = &ledgerStatus{m.ID, m.Seq, n.ledger.Why()}
@@ -98,6 +111,22 @@ func (n *node) status(ctx context.Context) processStatus {
 	}
 	if info, err := n.log.Info(ctx); err == nil {
 		s.Log = &logStatus{info.Created, info.First, info.Last, info.Bytes, info.MaxBytes}
+	}
+	return s
+}
+
+// authorityState is nil where none can be made through the API.
+func (n *node) authorityState() *authorityState {
+	at, ok := n.gateway.Verified()
+	if !ok {
+		return nil
+	}
+	s := &authorityState{Store: "kv", Manages: n.manages(), VerifiedMS: -1, Behind: n.gateway.Behind()}
+	if n.pool != nil {
+		s.Store = "postgres"
+	}
+	if !at.IsZero() {
+		s.VerifiedMS = time.Since(at).Milliseconds()
 	}
 	return s
 }
@@ -211,6 +240,12 @@ func (s *processStatus) print(out io.Writer) error {
 		fmt.Fprintf(t, "gateway\t%s, epoch %d, %d reservations, %d unanswered\n", g.Address, g.Epoch, g.Reservations, g.Unanswered)
 		if g.Outage || g.Spooled > 0 {
 			fmt.Fprintf(t, "outage\tlog out of reach %t, %d events spooled\n", g.Outage, g.Spooled)
+		}
+	}
+	if a := s.Authority; a != nil {
+		fmt.Fprintf(t, "authority\t%s, verified %d ms ago, manages %t\n", a.Store, a.VerifiedMS, a.Manages)
+		for _, o := range a.Behind {
+			fmt.Fprintf(t, "behind\torg %s, version %d: refused until weir authority repair --org %s\n", o.Org, o.Version, o.Org)
 		}
 	}
 	if p := s.Projector; p != nil {

@@ -88,16 +88,25 @@ func find() (url string, stop func(), err error) {
 	if url := os.Getenv("TEST_DATABASE_URL"); url != "" {
 		return url, nil, nil
 	}
-	bin := binaries()
-	if bin == "" {
-		if err := install(); err != nil {
-			return "", nil, fmt.Errorf("no PostgreSQL: set TEST_DATABASE_URL to a server, or install the package postgresql: %w", err)
-		}
-		if bin = binaries(); bin == "" {
-			return "", nil, errors.New("no PostgreSQL: the package postgresql was installed, and its initdb is not in /usr/lib/postgresql; set TEST_DATABASE_URL")
-		}
+	s, err := start()
+	if err != nil {
+		return "", nil, err
 	}
-	return start(bin)
+	return s.URL, s.Close, nil
+}
+
+// programs finds the folder of the server's programs, and installs them where there are none and it may.
+func programs() (bin string, err error) {
+	if bin = binaries(); bin != "" {
+		return bin, nil
+	}
+	if err := install(); err != nil {
+		return "", fmt.Errorf("no PostgreSQL: set TEST_DATABASE_URL to a server, or install the package postgresql: %w", err)
+	}
+	if bin = binaries(); bin == "" {
+		return "", errors.New("no PostgreSQL: the package postgresql was installed, and its initdb is not in /usr/lib/postgresql; set TEST_DATABASE_URL")
+	}
+	return bin, nil
 }
 
 // binaries finds the folder of the newest server.
@@ -132,46 +141,6 @@ func install() error {
 		}
 	}
 	return nil
-}
-
-// start runs a server in a temporary folder, on a free port of this machine.
-func start(bin string) (url string, stop func(), err error) {
-	dir, err := os.MkdirTemp("", "weir-postgres-")
-	if err != nil {
-		return "", nil, err
-	}
-	attributes, err := notRoot(dir)
-	if err != nil {
-		return "", nil, err
-	}
-	data := filepath.Join(dir, "data")
-	run := func(name string, args ...string) *exec.Cmd {
-		cmd := exec.Command(filepath.Join(bin, name), args...)
-		cmd.SysProcAttr, cmd.Dir = attributes, dir
-		return cmd
-	}
-	if out, err := run("initdb", "-D", data, "-U", "weir", "--auth=trust", "--no-sync", "-E", "UTF8").CombinedOutput(); err != nil {
-		return "", nil, fmt.Errorf("initdb: %w\n%s", err, out)
-	}
-	port, err := freePort()
-	if err != nil {
-		return "", nil, err
-	}
-	cmd := run("postgres", "-D", data, "-h", "127.0.0.1", "-p", strconv.Itoa(port), "-k", dir, "-c", "fsync=off", "-c", "max_connections=50")
-	if err := cmd.Start(); err != nil {
-		return "", nil, fmt.Errorf("postgres: %w", err)
-	}
-	stop = func() {
-		_ = cmd.Process.Signal(syscall.SIGINT) // a fast shutdown
-		_ = cmd.Wait()
-		_ = os.RemoveAll(dir)
-	}
-	url = fmt.Sprintf("postgres://weir@127.0.0.1:%d/postgres?sslmode=disable", port)
-	if err := await(url); err != nil {
-		stop()
-		return "", nil, err
-	}
-	return url, stop, nil
 }
 
 // notRoot gives the folder to a user that is not root, as whom the server runs: it refuses to run as root.

@@ -23,6 +23,7 @@ func KeyText(name string) string { return "sk-weir-test-" + name }
 // Settings are the files that a gateway reads, apart from where it listens and keeps its data.
 type Settings struct {
 	Weir     string            // the part of weir.yaml from limits on; {{name}} stands for the base URL of an upstream
+	Mode     string            // api.mode. Defaults to api-key
 	Keys     []Key             // of auth.yaml. Defaults to one, "demo"
 	Policies map[string]string // policy files, by name without .yaml
 }
@@ -39,7 +40,11 @@ func (s Settings) Write(tb testing.TB, dir, head string, upstreams map[string]st
 	if len(keys) == 0 {
 		keys = []Key{{Name: "demo"}}
 	}
-	auth := "api:\n  mode: api-key\n  keys:\n"
+	mode := s.Mode
+	if mode == "" {
+		mode = "api-key"
+	}
+	auth := "api:\n  mode: " + mode + "\n  keys:\n"
 	for _, k := range keys {
 		owner := k.Owner
 		if owner == "" {

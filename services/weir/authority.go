@@ -1,0 +1,150 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/services/config"
+)
+
+// manageWithin bounds one call of the management API: a change may be large.
+const manageWithin = 3 * time.Minute
+
+// maxReply bounds what is read of its answer.
+const maxReply = 16 << 20
+
+// manager is where a process that manages serves.
+type manager struct {
+	URL string `help:"Where a process that manages serves; by default the address in the configuration."`
+	Key string `env:"WEIR_ADMIN_KEY" help:"Admin key."`
+}
+
+// call sends a request to the management API, and reads its answer.
+func (m *manager) call(cli *cli, method, path string, into any) error {
+	if m.URL == "" {
+		cfg, _, err := config.Load(cli.Config, os.Getenv)
+		if err != nil {
+			return err
+		}
+		m.URL = "http://" + cfg.Listen
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), manageWithin)
+	defer cancel()
+	q, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(m.URL, "/")+path, nil)
+	if err != nil {
+		return err
+	}
+	q.Header.Set("Authorization", "Bearer "+m.Key)
+	a, err := http.DefaultClient.Do(q)
+	if err != nil {
+		return err
+	}
+	defer a.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(a.Body, maxReply))
+	if err != nil {
+		return err
+	}
+	if a.StatusCode == http.StatusUnauthorized {
+		return fmt.Errorf("%s answered %s: an admin key is needed (WEIR_ADMIN_KEY)", m.URL, a.Status)
+	}
+	if bytes.Contains(text, []byte(`"source":"router"`)) { // a gateway's own answer
+		return fmt.Errorf("%s answered %s: it does not manage; ask a process that holds the log, or has the role %s, with api.mode dynamic", m.URL, a.Status, roleManager)
+	}
+	if a.StatusCode != http.StatusOK {
+		var body struct{ Error string }
+		_ = json.Unmarshal(text, &body) // another server's, then
+		return fmt.Errorf("%s answered %s: %s", m.URL, a.Status, body.Error)
+	}
+	return json.Unmarshal(text, into)
+}
+
+// fenced is an org that is behind its fence.
+type fenced struct {
+	Org     events.Org `json:"org"`
+	Version int64      `json:"version"`
+	Fence   int64      `json:"fence"`
+}
+
+// fences asks for the orgs that are behind.
+func (m *manager) fences(cli *cli) ([]fenced, error) {
+	var body struct{ Behind []fenced }
+	err := m.call(cli, http.MethodGet, "/admin/fences", &body)
+	return body.Behind, err
+}
+
+// authorityCommand looks after what is made through the API.
+type authorityCommand struct {
+	Status authorityStatus `cmd:"" default:"1" help:"List the orgs that are behind their fence: their requests are refused."`
+	Repair authorityRepair `cmd:"" help:"Let requests of orgs that are behind their fence in again, as the store has them."`
+}
+
+type authorityStatus struct {
+	manager
+	JSON bool `help:"Print JSON."`
+}
+
+// Run lists them.
+func (c *authorityStatus) Run(cli *cli, out io.Writer) error {
+	behind, err := c.fences(cli)
+	if err != nil {
+		return fmt.Errorf("authority status: %w", err)
+	}
+	if c.JSON {
+		return json.NewEncoder(out).Encode(map[string]any{"behind": behind})
+	}
+	if len(behind) == 0 {
+		fmt.Fprintln(out, "no org is behind its fence")
+		return nil
+	}
+	t := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(t, "ORG\tVERSION\tFENCE")
+	for _, o := range behind {
+		fmt.Fprintf(t, "%s\t%d\t%d\n", o.Org, o.Version, o.Fence)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "their requests are refused until weir authority repair")
+	return nil
+}
+
+type authorityRepair struct {
+	manager
+	Org string `help:"This org alone; by default each that is behind."`
+}
+
+// Run raises their versions above their fences.
+func (c *authorityRepair) Run(cli *cli, out io.Writer) error {
+	orgs := []events.Org{events.Org(c.Org)}
+	if c.Org == "" {
+		behind, err := c.fences(cli)
+		if err != nil {
+			return fmt.Errorf("authority repair: %w", err)
+		}
+		orgs = nil
+		for _, o := range behind {
+			orgs = append(orgs, o.Org)
+		}
+	}
+	if len(orgs) == 0 {
+		fmt.Fprintln(out, "no org is behind its fence")
+	}
+	for _, org := range orgs {
+		var done struct{}
+		if err := c.call(cli, http.MethodPost, "/admin/orgs/"+url.PathEscape(string(org))+"/repair", &done); err != nil {
+			return fmt.Errorf("authority repair: org %s: %w", org, err)
+		}
+		fmt.Fprintf(out, "repaired %s: its authority is as the store has it; look whether the change that failed is to be made again\n", org)
+	}
+	return nil
+}
