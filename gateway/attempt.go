@@ -211,6 +211,7 @@ func (x *exchange) cool(route int, r *relay.Result) {
 // finish settles a call after which no other is made, and answers unless it did.
 func (x *exchange) finish(r *relay.Result) {
 	x.settle(r)
+	x.gone = r.Kind == relay.ClientGone
 	if r.Truncated {
 		panic(http.ErrAbortHandler) // or the client would take the part for the whole
 	}

@@ -41,6 +41,7 @@ type exchange struct {
 	settled     bool
 	begun       bool            // something of an answer is leaving
 	cut         bool            // it was cut off
+	gone        bool            // the client did not wait for its end
 	called      bool            // a model was called
 	arrived     time.Time       // when its whole body was here
 	tickets     []outage.Ticket // what it holds of the allowance
@@ -90,7 +91,10 @@ func (x *exchange) answered() {
 	if x.status > 0 {
 		class = strconv.Itoa(x.status/100) + "xx"
 	}
-	if x.cut {
+	switch {
+	case x.gone:
+		class = "left"
+	case x.cut:
 		class = "aborted"
 	}
 	if origin == "" {
@@ -355,6 +359,7 @@ func (x *exchange) event(claims []events.Claim, deployment string) *events.Reser
 // undecided answers a request on which no verdict could be had.
 func (x *exchange) undecided(err error) {
 	if reservation.Gone(err) {
+		x.gone = true
 		x.s.config.Meters.unusable.WithLabelValues("client_gone").Inc()
 		return
 	}

@@ -51,7 +51,7 @@ func NewMetrics() *Metrics {
 	m.unusable = counter("undecided_total", "Requests that could not be decided.", "why")
 	m.quality = counter("usage_total", "Settled attempts, by how well their usage is known.", "quality")
 	m.admission = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "weir_admission_seconds", Help: "Time from a reserve to its verdict, parking left out.", Buckets: fast})
-	m.responses = counter("responses_total", "Answers to requests for models, by class of their status (aborted: cut off in the middle) and the origin of an error (none without one).", "operation", "class", "origin")
+	m.responses = counter("responses_total", "Answers to requests for models, by class of their status (aborted: cut off in the middle; left: the client did not wait for its end) and the origin of an error (none without one).", "operation", "class", "origin")
 	m.cost = counter("org_cost_dollars_total", "What an org's settled attempts cost, in US dollars, under the model asked for.", "org", "model")
 	m.added = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "weir_added_seconds", Help: "Time from when a request's body was here whole to its first call upstream, parking and pacing left out.", Buckets: fast})
 	m.stale = prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_stale_fences_total", Help: "Reserves refused because the log knew a newer version of the org's authority."})

@@ -66,7 +66,7 @@ func sources(t *testing.T) (files []*file) {
 		}
 		rel, _ := filepath.Rel(root, path)
 		if d.IsDir() {
-			if rel != "." && strings.HasPrefix(d.Name(), ".") || rel == "ops/tools" {
+			if rel != "." && strings.HasPrefix(d.Name(), ".") || rel == "ops/tools" || rel == "ops/prometheus" {
 				return filepath.SkipDir
 			}
 			return nil
