@@ -17,21 +17,23 @@ type cli struct {
 	Config  string           `short:"c" type:"path" help:"Configuration file; weir.yaml if there is one." env:"WEIR_CONFIG"`
 	Version kong.VersionFlag `help:"Print the version."`
 
-	Demo      demoCommand      `cmd:"" help:"Run everything in one process, with a model that answers, and print requests to try."`
-	Serve     serveCommand     `cmd:"" help:"Serve."`
-	Check     checkCommand     `cmd:"" help:"Validate configuration, keys and policies, and say what is wrong where."`
-	Status    statusCommand    `cmd:"" help:"Ask a running process for its roles, lag, the log's end and every gateway's lease."`
-	Keygen    keygenCommand    `cmd:"" help:"Make an inference key and its entry for auth.yaml."`
-	User      userCommand      `cmd:"" help:"Make somebody who may sign in at the console."`
-	Bench     benchCommand     `cmd:"" help:"Send load to a gateway and measure it, or measure what Weir adds on this machine."`
-	Tail      tailCommand      `cmd:"" help:"Follow the log."`
-	Explain   explainCommand   `cmd:"" help:"Retell what was decided about a request, and why."`
-	Simulate  simulateCommand  `cmd:"" help:"Fold recorded traffic under other limits or more load."`
-	Verify    verifyCommand    `cmd:"" help:"Prove that log, audit and billing agree to the token and the nano-dollar."`
-	Recover   recoverCommand   `cmd:"" help:"Go on after the log was replaced, lost or cut, or after its clock was wrong."`
-	Authority authorityCommand `cmd:"" help:"Look after what is made through the API."`
-	Migrate   migrateCommand   `cmd:"" help:"Bring the database's schema to the version that this binary needs."`
-	Replay    replayCommand    `cmd:"" help:"Fold a recorded log and print every verdict."`
+	Demo        demoCommand        `cmd:"" help:"Run everything in one process, with a model that answers, and print requests to try."`
+	Serve       serveCommand       `cmd:"" help:"Serve."`
+	Check       checkCommand       `cmd:"" help:"Validate configuration, keys and policies, and say what is wrong where."`
+	Status      statusCommand      `cmd:"" help:"Ask a running process for its roles, lag, the log's end and every gateway's lease."`
+	Keygen      keygenCommand      `cmd:"" help:"Make an inference key and its entry for auth.yaml."`
+	Credentials credentialsCommand `cmd:"" help:"Say which other processes may join the log."`
+	Callout     calloutCommand     `cmd:"" help:"Answer for a NATS cluster who may join it."`
+	User        userCommand        `cmd:"" help:"Make somebody who may sign in at the console."`
+	Bench       benchCommand       `cmd:"" help:"Send load to a gateway and measure it, or measure what Weir adds on this machine."`
+	Tail        tailCommand        `cmd:"" help:"Follow the log."`
+	Explain     explainCommand     `cmd:"" help:"Retell what was decided about a request, and why."`
+	Simulate    simulateCommand    `cmd:"" help:"Fold recorded traffic under other limits or more load."`
+	Verify      verifyCommand      `cmd:"" help:"Prove that log, audit and billing agree to the token and the nano-dollar."`
+	Recover     recoverCommand     `cmd:"" help:"Go on after the log was replaced, lost or cut, or after its clock was wrong."`
+	Authority   authorityCommand   `cmd:"" help:"Look after what is made through the API."`
+	Migrate     migrateCommand     `cmd:"" help:"Bring the database's schema to the version that this binary needs."`
+	Replay      replayCommand      `cmd:"" help:"Fold a recorded log and print every verdict."`
 }
 
 func main() {

@@ -7,8 +7,10 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 
+	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/services/config"
 	"github.com/weirhq/weir/services/gateway"
 )
@@ -44,18 +46,29 @@ func (c *serveCommand) Run(cli *cli) error {
 	if err := n.start(ctx); err != nil {
 		return err
 	}
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
-	go func() {
-		for range hangup {
-			if n.gateway != nil {
-				_ = n.gateway.Reload() // reported by the gateway
-			}
-		}
-	}()
-	defer close(hangup)
-	return n.run(ctx)
+	var hangups sync.WaitGroup
+	hangups.Go(func() { onHangup(ctx, n.reload) })
+	err = n.run(ctx)
+	stop()
+	hangups.Wait()
+	return err
+}
+
+// reload reads again what may change while the process runs.
+func (n *node) reload() {
+	if n.gateway != nil {
+		_ = n.gateway.Reload() // reported by the gateway
+	}
+	if n.broker == nil || n.config.Log.Credentials == "" {
+		return
+	}
+	credentials, err := access.ReadCredentials(n.config.Log.Credentials)
+	if err == nil {
+		err = n.broker.ReplaceCredentials(credentials)
+	}
+	if err != nil {
+		n.logger.Error("the credentials of the log are not valid: the last valid ones stay in use", "error", err)
+	}
 }
 
 // checkCommand validates configuration, keys and policies without serving.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats.go"
@@ -70,6 +71,14 @@ func ReadCalloutKeys(path string) (CalloutKeys, error) {
 	return k, nil
 }
 
+// WriteCalloutKeys writes a cluster's keys for their owner alone. An existing file is refused.
+func WriteCalloutKeys(path string, k CalloutKeys) error {
+	if err := writePrivate(path, k); err != nil {
+		return fmt.Errorf("writing a cluster's keys: %w", err)
+	}
+	return nil
+}
+
 // Public are the public keys, for the servers' configuration.
 func (k CalloutKeys) Public() (user, issuer, xkey string, err error) {
 	pairs, err := k.pairs()
@@ -110,6 +119,7 @@ type Callout struct {
 	auth  *Authenticator
 	keys  keyPairs
 	ready chan struct{}
+	once  sync.Once // ready is closed
 }
 
 // NewCallout reads the keys. The error names the one that is wrong, never its value.
@@ -148,7 +158,7 @@ func (c *Callout) Authenticator() *Authenticator { return c.auth }
 // Ready is closed when identities can connect.
 func (c *Callout) Ready() <-chan struct{} { return c.ready }
 
-// Run answers until ctx ends.
+// Run answers until ctx ends. After an error it may be run again.
 func (c *Callout) Run(ctx context.Context) error {
 	public, err := c.keys.user.PublicKey()
 	if err != nil {
@@ -174,7 +184,7 @@ func (c *Callout) Run(ctx context.Context) error {
 	group.Go(func() error { return door.Run(gctx) })
 	select {
 	case <-door.Ready():
-		close(c.ready)
+		c.once.Do(func() { close(c.ready) })
 	case <-gctx.Done():
 	}
 	return group.Wait()

@@ -84,19 +84,24 @@ func ReadSecret(path string) (Secret, error) {
 
 // WriteSecret writes a process's secret for its owner alone. An existing file is refused.
 func WriteSecret(path string, s Secret) error {
-	text, err := yaml.Marshal(s)
-	if err != nil {
-		return fmt.Errorf("writing the log's secret: %w", err)
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return fmt.Errorf("writing the log's secret: %w", err)
-	}
-	_, err = f.Write(text)
-	if err := errors.Join(err, f.Close()); err != nil {
+	if err := writePrivate(path, s); err != nil {
 		return fmt.Errorf("writing the log's secret: %w", err)
 	}
 	return nil
+}
+
+// writePrivate makes a file that its owner alone may read.
+func writePrivate(path string, value any) error {
+	text, err := yaml.Marshal(value)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Close())
 }
 
 // Options are what a connection needs to be id: name, secret and inboxes of its own. They serve an embedded broker and a cluster.
