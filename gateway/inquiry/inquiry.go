@@ -12,7 +12,10 @@
 //	                               → {"report": insight.Report, "text": "…"}
 //	GET /api/usage?from=&to=&by=   {"by": "hour", "from": "…", "to": "…", "as_of": "…", "rows": [usage row, …]}
 //
-// The functions Handler.explain, simulate and usage say more of each. A person sees what is of the own org: of others only how much they
+//	GET /api/generations           {"generations": [generation.Summary, …], "next_cursor": "…"}, newest first; ?key=&model=&outcome=&from=&to=&cursor=&limit=
+//	GET /api/generations/{id}      {"data": generation.Record}; 404 for what is another org's
+//
+// The functions Handler.explain, simulate, usage, list and generation say more of each. A person sees what is of the own org: of others only how much they
 // hold together.
 //
 // Reading a log takes long and much memory: few do so at once, and none for longer than a minute. Who comes beyond that is told when to
@@ -77,6 +80,12 @@ type Config struct {
 	// Usage is where usage by hour and day is kept. Defaults to nowhere: there is no database, and answers say so.
 	Usage Usage
 
+	// Generations are the audit records of requests. There is no default.
+	Generations Generations
+
+	// Newest says that a list of requests has only those among so many of the newest writes. Defaults to all that are kept.
+	Newest int
+
 	// Now is the clock. There is no default.
 	Now func() time.Time
 }
@@ -93,6 +102,8 @@ func Mount(door Door, config Config) *Handler {
 	door.Serve("GET /api/explain", h.explain)
 	door.Serve("POST /api/simulate", h.simulate)
 	door.Serve("GET /api/usage", h.usage)
+	door.Serve("GET /api/generations", h.list)
+	door.Serve("GET /api/generations/{id}", h.generation)
 	return h
 }
 

@@ -180,7 +180,7 @@ func (g *Generations) on(r *events.Record, id events.RequestID, begins bool, cha
 	}
 	h := g.held[id]
 	if h == nil {
-		if !begins {
+		if !begins || stray(r) {
 			g.Counts.Orphans++
 			return
 		}
@@ -193,7 +193,7 @@ func (g *Generations) on(r *events.Record, id events.RequestID, begins bool, cha
 	case place.before(h.AsOf), !several && place == h.AsOf:
 		g.Counts.Again++
 		return
-	case !several && h.Org != r.Org:
+	case !several && h.Org != r.Org && !stray(r):
 		g.Counts.Foreign++
 		return
 	}
@@ -204,6 +204,13 @@ func (g *Generations) on(r *events.Record, id events.RequestID, begins bool, cha
 		h.changed = max(g.now, 1)
 		g.dirty = append(g.dirty, h)
 	}
+}
+
+// stray says whether a record is the release of a request of which its gateway does not know the org: it goes out under the platform's, and
+// is folded by its request.
+func stray(r *events.Record) bool {
+	_, release := r.Data.(*events.Release)
+	return release && r.Org == events.Platform
 }
 
 func begin(id events.RequestID, r *events.Record) Record {

@@ -2,6 +2,7 @@ package generation
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -150,5 +151,39 @@ func TestForeign(t *testing.T) {
 	g.Apply(&r)
 	if rec := g.Drain(true)[0]; rec.State != InProgress || g.Counts.Foreign != 1 {
 		t.Errorf("the record is %s, %d foreign facts", rec.State, g.Counts.Foreign)
+	}
+}
+
+// A gateway releases a stray under the platform's org, as it does not know the request's: the record ends all the same. Nothing else of the
+// platform's touches it, and a stray of which there is no record begins none.
+func TestAStrayEnds(t *testing.T) {
+	g, log := New(), eventstest.NewLog(start)
+	apply := func(d events.Data, org events.Org) {
+		r := log.Add(d)
+		r.Org = org
+		g.Apply(&r)
+	}
+	id := eventstest.RequestID(1)
+	apply(eventstest.Reserve(id), eventstest.Org)
+	apply(eventstest.Final(id, 1, 1, 1), events.Platform)
+	apply(&events.Release{Request: id, Gateway: eventstest.Gateway, Outcome: events.Abandoned}, events.Platform)
+	apply(&events.Release{Request: eventstest.RequestID(2), Gateway: eventstest.Gateway, Outcome: events.Abandoned}, events.Platform)
+	records := g.Drain(true)
+	if len(records) != 1 || records[0].Org != eventstest.Org || records[0].State != Ended || records[0].Outcome != events.Abandoned {
+		t.Fatalf("the records are %+v, want the one that was abandoned", records)
+	}
+	if g.Counts.Foreign != 1 || g.Counts.Orphans != 1 {
+		t.Errorf("%d foreign facts and %d orphans, want one of each", g.Counts.Foreign, g.Counts.Orphans)
+	}
+}
+
+// An org's list is of requests by when they came, newest first, and by id where that is the same.
+func TestNewest(t *testing.T) {
+	all := []Summary{{ID: "x"}, {ID: eventstest.RequestID(1)}, {ID: "y"}, {ID: eventstest.RequestID(300)}}
+	slices.SortFunc(all, Newest)
+	for i, want := range []events.RequestID{eventstest.RequestID(300), eventstest.RequestID(1), "y", "x"} {
+		if all[i].ID != want {
+			t.Errorf("place %d has %s, want %s", i, all[i].ID, want)
+		}
 	}
 }

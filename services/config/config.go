@@ -37,6 +37,9 @@ type Config struct {
 	// DataDir is where the embedded log, spools and the ledger's mark are kept. Defaults to weir-data.
 	DataDir string
 
+	// Audit is how audit records are kept.
+	Audit Audit
+
 	// Operators is where operators look.
 	Operators Operators
 

@@ -30,6 +30,7 @@ func (l *loader) top(m *strictyaml.Map) {
 	c.DataDir = l.path(m.Get("data_dir"), c.DataDir)
 	l.operators(m.Get("operators").Map())
 	l.tracing(m.Get("tracing").Map())
+	l.audit(m.Get("audit").Map())
 	l.log(m.Get("log").Map())
 	c.MaxRequestBytes = m.Get("max_request_bytes").Int(c.MaxRequestBytes, minRequestBytes, maxRequestBytes)
 	l.upstream(m.Get("upstream").Map())

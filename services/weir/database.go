@@ -9,11 +9,15 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/weirhq/weir/gateway/inquiry"
 	"github.com/weirhq/weir/projections/postgres"
+	"github.com/weirhq/weir/projections/postgres/audit"
 	"github.com/weirhq/weir/projections/postgres/sums"
 	"github.com/weirhq/weir/schemas/sql"
+	"github.com/weirhq/weir/services/auditor"
 	"github.com/weirhq/weir/services/biller"
 	"github.com/weirhq/weir/services/config"
+	"github.com/weirhq/weir/services/follow"
 )
 
 const (
@@ -45,6 +49,23 @@ func (n *node) openDatabase(ctx context.Context) (err error) {
 		case <-time.After(databasePause):
 		}
 	}
+}
+
+// audited is where the auditor keeps records; nil without a database: then in a bucket.
+func (n *node) audited() auditor.Store {
+	if n.pool == nil {
+		return nil
+	}
+	return audit.New(audit.Config{URL: n.config.Database, Pool: n.pool, Writer: n.name, Retention: n.config.Audit.Retention,
+		Warn: follow.NewWarnings("audit", n.logger, time.Now).Warn})
+}
+
+// generations answers records.
+func (n *node) generations() inquiry.Generations {
+	if n.pool == nil {
+		return auditor.NewReader(n.conn)
+	}
+	return audit.NewReader(n.pool)
 }
 
 // tables is where usage by hour and day is kept; nil without a database.

@@ -151,7 +151,7 @@ func (n *node) start(ctx context.Context) (err error) {
 		n.gateway, err = gateway.New(opening, gateway.Config{Dynamic: dynamic, Apart: n.pool != nil, Manages: n.manages(),
 			Config: n.config, Name: events.Gateway(n.name), Log: n.log, Conn: n.conn, Projector: n.projector,
 			Ledger: n.ledger, Dial: n.dialAs(),
-			View: n.view, Generations: auditor.NewReader(n.conn), Ratio: n.ratio(),
+			View: n.view, Generations: n.generations(), Ratio: n.ratio(),
 			Registry: n.registry, Logger: n.logger, Forward: n.forward})
 		if err != nil {
 			return err
@@ -191,7 +191,8 @@ func (n *node) project() (err error) {
 		registerProjector(n.registry, n.projector)
 	}
 	if n.has(roleAuditor) {
-		cfg := auditor.Config{Conn: n.conn, Log: n.log, Source: n.follow(), Name: n.name, Alone: n.alone(), Replicas: n.config.Log.Replicas, Logger: n.logger}
+		cfg := auditor.Config{Conn: n.conn, Log: n.log, Source: n.follow(), Name: n.name, Alone: n.alone(), Replicas: n.config.Log.Replicas, Logger: n.logger,
+			Store: n.audited(), TTL: n.config.Audit.Retention}
 		if n.auditor, err = auditor.New(cfg); err != nil {
 			return err
 		}

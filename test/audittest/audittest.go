@@ -31,7 +31,7 @@ func Database(tb testing.TB) (url string, pool *pgxpool.Pool) {
 	if _, err := m.Up(ctx); err != nil {
 		tb.Fatal(err)
 	}
-	if pool, err = postgres.Open(url, "weir-test"); err != nil {
+	if pool, err = postgres.Open(url, tb.Name()); err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
