@@ -65,6 +65,7 @@ func (h *Handler) activity() {
 type activityPage struct {
 	Filter   form
 	Requests []request
+	Among    int64  // of how many newest writes these are; 0: of all that are kept
 	Older    string // where the list goes on; empty: it ends here
 	Newest   string // where it begins, if this is not there
 	CSV      string
@@ -114,8 +115,9 @@ func (h *Handler) showActivity(w http.ResponseWriter, r *http.Request, who *me) 
 		p.Newest = root + "/activity?" + same.Encode()
 	}
 	var list struct {
-		Data []request `json:"data"`
-		Next string    `json:"next"`
+		Generations []request `json:"generations"`
+		Next        string    `json:"next_cursor"`
+		Newest      int64     `json:"newest"`
 	}
 	err := h.get(r, "/api/generations?"+ask.Encode(), &list)
 	if no, ok := errors.AsType[*failure](err); ok {
@@ -129,7 +131,7 @@ func (h *Handler) showActivity(w http.ResponseWriter, r *http.Request, who *me) 
 	if err != nil {
 		return err
 	}
-	p.Requests = list.Data
+	p.Requests, p.Among = list.Generations, list.Newest
 	if list.Next != "" {
 		p.Older = root + "/activity?" + with(same, "cursor", list.Next)
 	}

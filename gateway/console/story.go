@@ -2,12 +2,14 @@ package console
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/gateway/policy"
+	"github.com/weirhq/weir/projections/generation"
 	"github.com/weirhq/weir/projections/insight"
 )
 
@@ -17,6 +19,7 @@ type storyPage struct {
 	Story   *insight.Story // nil: it cannot be told
 	Missing string         // why
 	Running bool
+	Record  *generation.Record // what the audit kept, where the story cannot be told
 }
 
 func (h *Handler) showRequest(w http.ResponseWriter, r *http.Request, who *me) error {
@@ -26,8 +29,11 @@ func (h *Handler) showRequest(w http.ResponseWriter, r *http.Request, who *me) e
 	}
 	status := http.StatusOK
 	err := h.get(r, "/api/explain?"+url.Values{"id": {p.ID}}.Encode(), &told)
-	if no, ok := errors.AsType[*failure](err); ok && (no.Status == http.StatusNotFound || no.Status == http.StatusBadRequest) {
-		p.Missing, status, err = sentence(no.Message), no.Status, nil
+	if no, ok := errors.AsType[*failure](err); ok && no.Status != http.StatusUnauthorized {
+		if p.Record = h.record(r, p.ID); p.Record == nil {
+			status = no.Status
+		}
+		p.Missing, err = sentence(no.Message), nil
 	}
 	if err != nil {
 		return err
@@ -38,8 +44,20 @@ func (h *Handler) showRequest(w http.ResponseWriter, r *http.Request, who *me) e
 	return h.show(w, status, "request", &page{Title: "Request " + short(p.ID), Section: "activity", Me: who, Data: &p})
 }
 
+// record reads what the audit kept of a request; nil if there is nothing.
+func (h *Handler) record(r *http.Request, id string) *generation.Record {
+	var kept struct {
+		Data *generation.Record `json:"data"`
+	}
+	if err := h.get(r, "/api/generations/"+url.PathEscape(id), &kept); err != nil {
+		return nil // the page says what the log said
+	}
+	return kept.Data
+}
+
 // meterWords says in words whose limit of what a meter is.
-func meterWords(m string) string {
+func meterWords(of any) string {
+	m := fmt.Sprint(of)
 	words := policy.Which(events.Meter(m))
 	name := strings.ToLower(kindName(words.Kind))
 	if words.Gate == policy.GateUnknown {
@@ -55,14 +73,15 @@ func meterWords(m string) string {
 }
 
 // meterAmount writes an amount of a meter: money, a time or a count.
-func meterAmount(m string, v any) string {
+func meterAmount(of, v any) string {
+	m := fmt.Sprint(of)
 	var n int64
 	switch v := v.(type) {
 	case int64:
 		n = v
 	case *int64:
 		if v == nil {
-			return "none"
+			return "–"
 		}
 		n = *v
 	}

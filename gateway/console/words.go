@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirhq/weir/projections/generation"
 	"github.com/weirhq/weir/projections/insight"
 )
 
@@ -91,6 +92,10 @@ func written(v any, layout string) string {
 	switch v := v.(type) {
 	case time.Time:
 		at = v
+	case generation.Instant:
+		if v != 0 {
+			at = time.Unix(0, int64(v))
+		}
 	case string:
 		parsed, err := time.Parse(time.RFC3339Nano, v)
 		if err != nil {
@@ -105,8 +110,9 @@ func written(v any, layout string) string {
 }
 
 // short keeps of an id what tells it from its neighbours.
-func short(id string) string {
+func short(of any) string {
 	const keep = 8
+	id := fmt.Sprint(of)
 	if len(id) <= 2*keep {
 		return id
 	}
@@ -161,7 +167,7 @@ func plural(n int, one, several string) string {
 }
 
 // word writes a code for reading.
-func word(code string) string { return strings.ReplaceAll(code, "_", " ") }
+func word(code any) string { return strings.ReplaceAll(fmt.Sprint(code), "_", " ") }
 
 // share is a part of a whole in percent, for bars.
 func share(part, whole int64) int64 { return full(part, whole) }

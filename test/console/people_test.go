@@ -172,7 +172,7 @@ func TestLive(t *testing.T) {
 		t.Fatalf("%v %d %s", err, a.status, a.text)
 	}
 	tab.Until(fmt.Sprintf(`window.here && document.querySelector('[data-meter="org|org|tpm"] .used').textContent !== %q`, before))
-	tab.Until(`document.getElementById("plot-text").textContent.startsWith("Between")`)
+	tab.Until(`document.getElementById("plot-text").textContent.includes("while this page was open")`)
 	tab.Shot("live")
 	calm(t, tab, "live")
 	out := browsertest.Eval[int](tab, `fetch("/console/sign-out", {method: "POST", redirect: "manual"}).then(r => r.status)`) // as another tab would
@@ -272,4 +272,53 @@ func (d *demo) from2(t *testing.T, form url.Values) *http.Response {
 	}
 	_ = resp.Body.Close()
 	return resp
+}
+
+// TestSimulate asks what a limit of one request a minute would have done.
+func TestSimulate(t *testing.T) {
+	t.Parallel()
+	d := running(t)
+	for name, look := range map[string]browsertest.Look{"with": {}, "without": {NoScript: true}} {
+		tab := d.signedIn(t, look, "owner@acme.example")
+		tab.Go(d.url + "/console/simulate")
+		tab.Fill("[name=scope]", "key|app")
+		tab.Fill("[name=rpm]", "1")
+		tab.Click("form.form button.main")
+		tab.Sees("2 more refused, 0 more admitted")
+		tab.Sees("key rpm")
+		tab.Sees("What this assumes")
+		if name == "with" {
+			tab.Shot("simulated")
+		}
+		tab.Fill("[name=rpm]", "-5")
+		tab.Click("form.form button.main")
+		tab.Sees("-5")
+		tab.Until(`!!document.querySelector(".problem")`)
+		calm(t, tab, "simulate "+name+" scripts")
+	}
+}
+
+// TestActivity finds requests by what they were, and follows one to its story.
+func TestActivity(t *testing.T) {
+	t.Parallel()
+	d := running(t)
+	tab := d.signedIn(t, browsertest.Look{}, "viewer@acme.example")
+	tab.Go(d.url + "/console/activity")
+	tab.Until(`document.querySelectorAll("#list tbody tr").length >= 7`)
+	tab.Shot("activity")
+	tab.Fill("[name=outcome]", "refused")
+	tab.Click("form.filters button") // swaps the list alone
+	tab.Until(`document.querySelectorAll("#list tbody tr").length > 0 && [...document.querySelectorAll("#list tbody tr")].every(r => r.innerText.includes("requests a minute of the key"))`)
+	tab.Until(`location.search.includes("outcome=refused")`)
+	tab.Leave("#list tbody a")
+	tab.Sees("Refused by Key build: requests a minute: 3 of 3 used, 1 more asked for.")
+	tab.Go(d.url + "/console/activity?key=nobody")
+	tab.Sees("No request matches")
+	tab.Go(d.url + "/console/activity?from=2026-01-02T03:04&to=2026-01-01T00:00")
+	tab.Until(`!!document.querySelector(".problem")`)
+	tab.Go(d.url + "/console/activity")
+	tab.Fill("[name=id]", d.served)
+	tab.Leave(`form:has([name=id]) button`)
+	tab.Sees("Completed")
+	calm(t, tab, "activity")
 }

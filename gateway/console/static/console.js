@@ -111,18 +111,18 @@
       const kind = titles.get(select.value)?.kind || "", ink = css("--soft"), line = css("--line");
       const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line } };
       drawn = new uPlot({
-        width: plot.clientWidth, height: plot.clientHeight - 34,
+        width: plot.clientWidth, height: plot.clientHeight, legend: { show: false }, cursor: { show: false },
         scales: { x: { range: () => { const now = Date.now() / 1000; return [now - keep, now]; } }, y: { range: (u, min, max) => [0, Math.max(1, max * 1.1)] } },
         axes: [{ ...axis, space: 60, values: (u, all) => all.map((t) => new Date(t * 1e3).toISOString().slice(11, 16)) }, { ...axis, size: 70, values: (u, all) => all.map((v) => amount(kind, v)) }],
-        series: [{ label: "UTC", value: (u, t) => (t === null ? "–" : new Date(t * 1e3).toISOString().slice(11, 19)) },
-          { label: "used", stroke: css("--accent"), width: 2, fill: css("--tint"), points: { show: false }, value: (u, v) => (v === null ? "–" : amount(kind, v)) },
-          { label: "limit", stroke: css("--over"), width: 1, dash: [6, 4], points: { show: false }, value: (u, v) => (v === null ? "–" : amount(kind, v)) }],
+        series: [{}, { stroke: css("--accent"), width: 2, fill: css("--tint"), points: { show: false } }, { stroke: css("--over"), width: 1, dash: [6, 4], points: { show: false } }],
       }, data(), plot);
       describe();
     }
     function describe() { // for those who do not see the chart
-      const used = data()[1].filter((v) => v !== null), kind = titles.get(select.value)?.kind || "";
-      text.textContent = used.length ? "Between " + amount(kind, Math.min(...used)) + " and " + amount(kind, Math.max(...used)) + " used while this page was open." : "Filled while this page is open.";
+      const [, used, limits] = data(), kind = titles.get(select.value)?.kind || "", known = used.filter((v) => v !== null);
+      text.textContent = known.length
+        ? amount(kind, known.at(-1)) + " of " + amount(kind, limits.findLast((v) => v !== null)) + " used (line and dashes), between " + amount(kind, Math.min(...known)) + " and " + amount(kind, Math.max(...known)) + " while this page was open. Times are UTC."
+        : "Filled while this page is open.";
     }
     function add(t, scopes) {
       const v = {};
@@ -135,7 +135,7 @@
       try { sessionStorage.setItem(name, JSON.stringify(points)); } catch { /* full: the chart begins anew with the next page */ }
     });
     select.addEventListener("change", () => { sessionStorage.setItem(name + "-series", select.value); restart(); });
-    new ResizeObserver(() => { if (drawn) drawn.setSize({ width: plot.clientWidth, height: plot.clientHeight - 34 }); }).observe(plot);
+    new ResizeObserver(() => { if (drawn) drawn.setSize({ width: plot.clientWidth, height: plot.clientHeight }); }).observe(plot);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restart);
     return { offer, add };
   }
