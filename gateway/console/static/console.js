@@ -104,6 +104,14 @@
       const id = select.value, from = Date.now() / 1000 - keep, kept = points.filter((p) => p.t > from);
       return [kept.map((p) => p.t), kept.map((p) => (p.v[id] ? p.v[id][0] : null)), kept.map((p) => (p.v[id] ? p.v[id][1] : null))];
     }
+    function window() { // what there is of the last minutes, at least one
+      const now = Date.now() / 1000, from = points.length ? points[0].t : now;
+      return [Math.max(now - keep, Math.min(from, now - 60)), now];
+    }
+    function height() { // the limit is shown where it is not far above what is used
+      const [, used, limits] = data(), most = Math.max(0, ...used), limit = Math.max(0, ...limits);
+      return Math.max(1, most > limit * 0.3 ? Math.max(limit, most) * 1.1 : most * 1.5);
+    }
     function restart() {
       if (drawn) drawn.destroy();
       drawn = null;
@@ -112,7 +120,7 @@
       const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line } };
       drawn = new uPlot({
         width: plot.clientWidth, height: plot.clientHeight, legend: { show: false }, cursor: { show: false },
-        scales: { x: { range: () => { const now = Date.now() / 1000; return [now - keep, now]; } }, y: { range: (u, min, max) => [0, Math.max(1, max * 1.1)] } },
+        scales: { x: { range: () => window() }, y: { range: () => [0, height()] } },
         axes: [{ ...axis, space: 60, values: (u, all) => all.map((t) => new Date(t * 1e3).toISOString().slice(11, 16)) }, { ...axis, size: 70, values: (u, all) => all.map((v) => amount(kind, v)) }],
         series: [{}, { stroke: css("--accent"), width: 2, fill: css("--tint"), points: { show: false } }, { stroke: css("--over"), width: 1, dash: [6, 4], points: { show: false } }],
       }, data(), plot);
