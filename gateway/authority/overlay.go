@@ -54,7 +54,7 @@ type dirt struct {
 }
 
 // NewOverlay makes an overlay over a sealed snapshot of the files. open gives what tells the credential of a connection at the moment
-// of a call; nil: connections have none.
+// of a call, or nil if it cannot be opened; nil: connections have none.
 func NewOverlay(static *Snapshot, open func(*ConnectionRecord) func() string) *Overlay {
 	if open == nil {
 		open = func(*ConnectionRecord) func() string { return func() string { return "" } }
@@ -380,6 +380,9 @@ func (b *overlayBuild) connections(st *OrgState, was []string) (now []string) {
 		}
 		c := &Connection{ID: id, Org: r.Org, Provider: r.Provider, BaseURL: r.BaseURL, Pool: r.Pool, Version: r.Version, APIKey: b.o.open(r),
 			HouseFallback: r.HouseFallback}
+		if c.APIKey == nil {
+			c.APIKey, c.Shut = func() string { return "" }, true
+		}
 		if r.Org == events.Platform {
 			c.Org = ""
 		}

@@ -237,6 +237,7 @@ type Connection struct {
 	BaseURL  string
 	Pool     string
 	APIKey   func() string // the credential at the moment of the call
+	Shut     bool          // its credential cannot be opened here: no call is made with it
 	Version  string        // of the API, where the provider wants one
 	At       Pos           // where it is declared, for messages
 

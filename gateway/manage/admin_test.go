@@ -240,7 +240,7 @@ func TestHousePoolsAndConnections(t *testing.T) {
 	}
 	s.admin("PUT", "/admin/connections/c", obj("provider", "typesafe", "base_url", "https://y.example", "pool", "leaf")).is(200) // the credential stays
 	s.mirror.Read(func(st *authority.State, _ *authority.Snapshot) {
-		if got := string(st.Org(events.Platform).Connections["c"].Credential); got != "sealed:736b2d736563726574" {
+		if got, err := s.keys.Load().Open(events.Platform, "c", st.Org(events.Platform).Connections["c"].Credential); err != nil || got != "sk-secret" {
 			t.Errorf("%s", got)
 		}
 	})

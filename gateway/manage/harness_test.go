@@ -25,6 +25,7 @@ import (
 	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/events/journal/embedded"
 	"github.com/weirhq/weir/gateway/authority"
+	"github.com/weirhq/weir/gateway/authority/seal"
 	"github.com/weirhq/weir/gateway/authority/store"
 	"github.com/weirhq/weir/gateway/manage"
 	"github.com/weirhq/weir/projections/kv"
@@ -50,6 +51,42 @@ type server struct {
 	view   *kv.View
 	ahead  atomic.Int64 // how far the clock is ahead
 	after  string       // the version of the registry
+	keys   atomic.Pointer[seal.Keys]
+	said   said // what the API logs
+}
+
+// said is a log that can be read.
+type said struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *said) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *said) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// sealKey makes a key to seal with.
+func sealKey(t testing.TB, id string) string {
+	t.Helper()
+	text, err := seal.NewKey(id, rand.Reader)
+	check(t, err)
+	return text
+}
+
+// sealWith takes keys into use, the newest first.
+func (s *server) sealWith(lines ...string) {
+	s.t.Helper()
+	keys, err := seal.Parse(strings.Join(lines, "\n"))
+	check(s.t, err)
+	s.keys.Store(keys)
 }
 
 func check(t testing.TB, err error) {
@@ -99,6 +136,7 @@ func newServerIn(t testing.TB, mode authority.Mode) *server {
 	nc, err := b.Connect(access.Identity{Name: name, Roles: []access.Role{access.System}}, journal.Options(name)...)
 	check(t, err)
 	s := &server{t: t, broker: b, after: "rev_0"}
+	s.sealWith(sealKey(t, "first"))
 	s.log, err = journal.Open(within(t), nc, journal.Config{Create: true})
 	check(t, err)
 	s.kv, err = store.OpenKV(within(t), nc, store.KVConfig{Create: true})
@@ -112,10 +150,13 @@ func newServerIn(t testing.TB, mode authority.Mode) *server {
 	s.auth = store.New(store.Config{Backend: s.kv, Mirror: s.mirror, Log: s.log, Source: "test", NewID: uuid.NewString})
 	s.view = kv.NewView(now)
 	handler := manage.New(manage.Config{Authority: s.auth, Sessions: s.kv, Log: s.log, Source: "test", AdminKeys: [][32]byte{authority.HashKey("another"), authority.HashKey(adminKey)},
-		Seal: func(secret string) ([]byte, error) {
-			return []byte("sealed:" + hex.EncodeToString([]byte(secret))), nil
+		Seal: func(org events.Org, connection, secret string) ([]byte, error) {
+			return s.keys.Load().Seal(org, connection, secret, rand.Reader)
 		},
-		Meters: s.view, Now: now, Random: rand.Reader, Logger: slog.New(slog.DiscardHandler)})
+		Renew: func(c *authority.ConnectionRecord) ([]byte, error) {
+			return s.keys.Load().Renew(c.Org, c.ID, c.Credential, rand.Reader)
+		},
+		Meters: s.view, Now: now, Random: rand.Reader, Logger: slog.New(slog.NewTextHandler(&s.said, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	s.http = httptest.NewServer(handler)
 	t.Cleanup(s.http.Close)
 	check(t, s.mirror.Reached(within(t), store.Mark{}))

@@ -25,6 +25,7 @@ func (h *Handler) adminHouse(handle adminHandle) {
 	handle("POST /admin/connections", h.saveConnection)
 	handle("PUT /admin/connections/{id}", h.saveConnection)
 	handle("DELETE /admin/connections/{id}", h.deleteConnection)
+	handle("POST /admin/connections/renew", h.renewConnections)
 	handle("GET /admin/prices", h.listPrices)
 	handle("PUT /admin/prices/{model...}", h.putPrice)
 	handle("DELETE /admin/prices/{model...}", h.deletePrice)
@@ -182,17 +183,12 @@ func (h *Handler) saveConnection(w http.ResponseWriter, r *http.Request) error {
 			case secret == "" || len(secret) > 8<<10:
 				o.r.faults.Add(authority.Fault{Field: "api_key", Rule: "must be a text from 1 to 8192 bytes long"}) // its value is not repeated
 			case h.config.Seal == nil:
-				o.r.faults.Add(authority.Fault{Field: "api_key", Rule: "cannot be kept: no key to seal credentials with is configured"})
+				o.r.faults.Add(authority.Fault{Field: "api_key", Rule: "cannot be kept: no key to seal credentials with is configured (seal.keys_file, or WEIR_SEAL_KEYS)"})
 			}
 		}
 	})
 	if err != nil {
 		return err
-	}
-	if secret != "" {
-		if c.Credential, err = h.config.Seal(secret); err != nil {
-			return fmt.Errorf("seal a credential: %w", err)
-		}
 	}
 	status := http.StatusOK
 	if c.ID == "" {
@@ -201,6 +197,11 @@ func (h *Handler) saveConnection(w http.ResponseWriter, r *http.Request) error {
 		}
 	} else if err := named(c.ID); err != nil {
 		return err
+	}
+	if secret != "" {
+		if c.Credential, err = h.config.Seal(c.Org, c.ID, secret); err != nil {
+			return fmt.Errorf("seal a credential: %w", err)
+		}
 	}
 	var saved authority.ConnectionRecord
 	err = h.change(r, operator, func(tx *store.Tx) error {

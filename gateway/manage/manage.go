@@ -64,8 +64,11 @@ type Config struct {
 	// Meters shows what is used of limits. Defaults to none: then /api/headroom is not there.
 	Meters Meters
 
-	// Seal seals a provider credential before it is kept. Defaults to none: then credentials are refused.
-	Seal func(secret string) ([]byte, error)
+	// Seal seals a connection's credential before it is kept. Defaults to none: then credentials are refused.
+	Seal func(org events.Org, connection, secret string) ([]byte, error)
+
+	// Renew seals with the newest key what an older one sealed; nil: it is sealed with that already. It is there where Seal is.
+	Renew func(*authority.ConnectionRecord) ([]byte, error)
 
 	// Secure marks the session's cookie as one for HTTPS alone, also where this server itself speaks HTTP. Defaults to false.
 	Secure bool

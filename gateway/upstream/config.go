@@ -33,6 +33,8 @@ type Connection struct {
 	BaseURL string
 	// Key returns the secret. It is asked once for each call, which ends on the key that it began with. Required.
 	Key func() string
+	// Shut says that the secret cannot be had here: no call is made. Defaults to false.
+	Shut bool
 	// Pool is the id of the quota pool that calls claim. Empty: the account's capacity is not known.
 	Pool string
 	// APIVersion is azure's api-version; with one, paths have the older form with the deployment in them. Defaults to none:

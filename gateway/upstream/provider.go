@@ -151,10 +151,10 @@ func (n *Connection) base() (*url.URL, provider, bool) {
 }
 
 // Target returns where a call of op for the provider's model goes, with the key of this moment. ok is false when the
-// connection is invalid or does not serve op.
+// connection is invalid or shut, or does not serve op.
 func (n *Connection) Target(op wire.Operation, model string) (t Target, ok bool) {
 	base, p, ok := n.base()
-	if !ok || !n.Serves(op) || n.Key == nil {
+	if !ok || !n.Serves(op) || n.Key == nil || n.Shut {
 		return Target{}, false
 	}
 	name, value := p.secrets(op, n.Key())

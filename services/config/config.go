@@ -61,6 +61,9 @@ type Config struct {
 	// Dynamic is how authority that is made through the API is kept.
 	Dynamic Dynamic
 
+	// Seal is what provider credentials made through the API are sealed with.
+	Seal Seal
+
 	// Auth is the file auth.yaml. Defaults to auth.yaml, which then need not be there.
 	Auth string
 
@@ -156,6 +159,7 @@ func Default() *Config {
 		Tracing:         defaultTracing,
 		Upstream:        Upstream{Connect: 5 * time.Second, FirstByte: 60 * time.Second, Idle: 120 * time.Second},
 		Dynamic:         Dynamic{SnapshotMaxAge: defaultSnapshotAge},
+		Seal:            Seal{KeysEnv: defaultSealEnv},
 		Auth:            "auth.yaml", AuthOptional: true, Policies: "policies",
 		Admission: policy.Settings{FractionPPM: policy.DefaultFractionPPM, ParkMS: policy.DefaultParkMS},
 		Defaults:  authority.Defaults{Org: org, Workspace: org, Principal: org, Key: authority.Limits{TPM: org.TPM, Concurrency: org.Concurrency}},

@@ -356,3 +356,42 @@ func FuzzParse(f *testing.F) {
 		_, _, _ = authority.Build(c.Authority(), authority.None(), &authority.Policies{})
 	})
 }
+
+// The keys that credentials are sealed with come from a file for its owner alone, or from a variable; what is wrong is said without them.
+func TestSealKeys(t *testing.T) {
+	const key = "k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+	dir := t.TempDir()
+	write := func(name, text string, mode os.FileMode) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for name, c := range map[string]struct {
+		yaml   string
+		env    vars
+		newest string
+		fault  string
+	}{
+		"none":             {},
+		"file":             {yaml: "seal: {keys_file: " + write("good", "# keys\nk2"+key[2:]+"\n"+key, 0o600) + "}", newest: "k2"},
+		"variable":         {env: vars{"WEIR_SEAL_KEYS": key}, newest: "k1"},
+		"another variable": {yaml: "seal: {keys_env: KEYS}", env: vars{"KEYS": key}, newest: "k1"},
+		"open to others":   {yaml: "seal: {keys_file: " + write("open", key, 0o644) + "}", fault: "0600"},
+		"not there":        {yaml: "seal: {keys_file: none}", fault: "no such file"},
+		"not a key":        {env: vars{"WEIR_SEAL_KEYS": key[:20]}, fault: "must be 32 bytes"},
+	} {
+		cfg, _ := load(t, c.yaml, c.env)
+		keys, err := cfg.Seal.Keys(c.env.get)
+		switch {
+		case c.fault != "":
+			if err == nil || !strings.Contains(err.Error(), c.fault) || strings.Contains(err.Error(), key[3:20]) {
+				t.Errorf("%s: %v", name, err)
+			}
+		case err != nil || (keys == nil) != (c.newest == "") || keys != nil && keys.Newest() != c.newest:
+			t.Errorf("%s: %v, %v", name, keys, err)
+		}
+	}
+}

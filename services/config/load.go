@@ -36,6 +36,7 @@ func (l *loader) top(m *strictyaml.Map) {
 	l.upstream(m.Get("upstream").Map())
 	c.Database = m.Get("database").URL("", "postgres", "postgresql")
 	l.authority(m.Get("authority").Map())
+	l.seal(m.Get("seal").Map())
 	auth := m.Get("auth")
 	_, given := auth.Text()
 	c.Auth, c.AuthOptional = l.path(auth, c.Auth), !given

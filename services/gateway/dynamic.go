@@ -26,24 +26,30 @@ type Dynamic interface {
 }
 
 // openDynamic lays dynamic authority over that of the files, and takes in the management API where this process may write.
-func (g *Gateway) openDynamic() {
+func (g *Gateway) openDynamic() error {
 	if g.c.Dynamic == nil {
-		return
+		return nil
 	}
-	g.mirror = store.NewMirror(store.MirrorConfig{Backend: g.c.Dynamic, Static: g.authority.Current(), Changed: g.moved, Now: time.Now, Logger: g.c.Logger})
+	if err := g.readKeys(); err != nil {
+		return err
+	}
+	g.mirror = store.NewMirror(store.MirrorConfig{Backend: g.c.Dynamic, Static: g.authority.Current(), Credential: g.credential, Changed: g.moved, Now: time.Now, Logger: g.c.Logger})
 	g.behind = &behind{g: g, met: map[events.Org]int64{}}
 	g.authority.Accept(g.fitsKeys)
 	if !g.c.Manages {
-		return
+		return nil
 	}
 	changes := store.New(store.Config{Backend: g.c.Dynamic, Mirror: g.mirror, Log: g.c.Log, Source: string(g.c.Name), NewID: uuid.NewString})
 	var meters manage.Meters
 	if g.c.View != nil {
 		meters = g.c.View
 	}
-	g.manage = manage.New(manage.Config{Authority: changes, Sessions: g.c.Dynamic, Log: g.c.Log, Source: string(g.c.Name),
-		AdminKeys: g.c.Config.AdminKeys, Meters: meters, Now: time.Now, Random: rand.Reader, Logger: g.c.Logger})
+	api := manage.Config{Authority: changes, Sessions: g.c.Dynamic, Log: g.c.Log, Source: string(g.c.Name),
+		AdminKeys: g.c.Config.AdminKeys, Meters: meters, Now: time.Now, Random: rand.Reader, Logger: g.c.Logger}
+	g.seals(&api)
+	g.manage = manage.New(api)
 	g.console = console.New(console.Config{API: g.manage, Now: time.Now, Logger: g.c.Logger})
+	return nil
 }
 
 // fitsKeys says whether files that were read again go with the keys made through the API.

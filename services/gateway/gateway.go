@@ -22,6 +22,7 @@ import (
 	"github.com/weirhq/weir/events/journal/access"
 	core "github.com/weirhq/weir/gateway"
 	"github.com/weirhq/weir/gateway/authority"
+	"github.com/weirhq/weir/gateway/authority/seal"
 	"github.com/weirhq/weir/gateway/authority/store"
 	"github.com/weirhq/weir/gateway/console"
 	"github.com/weirhq/weir/gateway/estimate"
@@ -91,7 +92,8 @@ type Gateway struct {
 	set       *upstream.Set
 	relay     *relay.Relay
 	authority *authority.Watcher
-	mirror    *store.Mirror // of dynamic authority; nil: there is none
+	mirror    *store.Mirror             // of dynamic authority; nil: there is none
+	keys      atomic.Pointer[seal.Keys] // that credentials are sealed with; nil: none are configured
 	behind    *behind
 	manage    *manage.Handler // nil: this process does not manage
 	console   *console.Handler
@@ -117,7 +119,9 @@ func New(ctx context.Context, c Config) (*Gateway, error) {
 	if g.set, err = upstream.New(upstreams(g.authority.Current()), upstream.Options{Now: time.Now}); err != nil {
 		return nil, err
 	}
-	g.openDynamic()
+	if err := g.openDynamic(); err != nil {
+		return nil, err
+	}
 	took := publishTimes()
 	publisher := journal.PublisherConfig{Gateway: c.Name, Now: time.Now, Acked: func(d time.Duration) { took.Observe(d.Seconds()) }}
 	if c.Projector == nil { // then the log is another's, and may not be read from here
@@ -173,8 +177,15 @@ func (g *Gateway) Addr() net.Addr { return g.listener.Addr() }
 // Handle adds an endpoint under a pattern. It must be called before Run.
 func (g *Gateway) Handle(pattern string, h http.Handler) { g.server.Handle(pattern, h) }
 
-// Reload reads the files of authority again.
-func (g *Gateway) Reload() error { return g.authority.Reload() }
+// Reload reads the files of authority again, and the keys that credentials are sealed with.
+func (g *Gateway) Reload() error {
+	if g.mirror != nil {
+		if err := g.readKeys(); err != nil {
+			g.c.Logger.Error("the keys that credentials are sealed with are not valid: the last valid ones stay in use", "error", err)
+		}
+	}
+	return g.authority.Reload()
+}
 
 // Handler is what Run serves at Addr.
 func (g *Gateway) Handler() http.Handler { return g.server }

@@ -11,7 +11,7 @@ import (
 func upstreams(s *authority.Snapshot) upstream.Config {
 	var c upstream.Config
 	for _, n := range s.Connections {
-		c.Connections = append(c.Connections, upstream.Connection{ID: n.ID, Provider: n.Provider, BaseURL: n.BaseURL, Key: n.APIKey,
+		c.Connections = append(c.Connections, upstream.Connection{ID: n.ID, Provider: n.Provider, BaseURL: n.BaseURL, Key: n.APIKey, Shut: n.Shut,
 			Pool: n.Pool, APIVersion: n.Version, Operations: n.Operations, Apart: n.Apart,
 			Owner: string(n.Org), HouseFallback: n.HouseFallback})
 	}

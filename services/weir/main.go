@@ -32,6 +32,7 @@ type cli struct {
 	Verify      verifyCommand      `cmd:"" help:"Prove that log, audit and billing agree to the token and the nano-dollar."`
 	Recover     recoverCommand     `cmd:"" help:"Go on after the log was replaced, lost or cut, or after its clock was wrong."`
 	Authority   authorityCommand   `cmd:"" help:"Look after what is made through the API."`
+	Seal        sealCommand        `cmd:"" help:"Look after the keys that provider credentials are sealed with."`
 	Migrate     migrateCommand     `cmd:"" help:"Bring the database's schema to the version that this binary needs."`
 	Replay      replayCommand      `cmd:"" help:"Fold a recorded log and print every verdict."`
 }

@@ -37,7 +37,7 @@ type MirrorConfig struct {
 	// Static is the authority of the files, sealed.
 	Static *authority.Snapshot
 
-	// Credential gives what tells a connection's credential at the moment of a call. Defaults to none.
+	// Credential gives what tells a connection's credential at the moment of a call, or nil if it cannot be opened. Defaults to none.
 	Credential func(*authority.ConnectionRecord) func() string
 
 	// Changed is told of each snapshot that differs from the last by more than keys: of its upstreams, perhaps. It is told
