@@ -101,7 +101,7 @@ func (x *exchange) again(target upstream.Target, failed *relay.Result) bool {
 		return false
 	}
 	x.attempt++
-	v, err := x.reservation.Reserve(x.r.Context(), x.event(claims, target.Deployment))
+	v, err := x.verdictOn(claims, target.Deployment)
 	if err != nil {
 		x.lost(failed)
 		x.undecided(err)
@@ -142,10 +142,11 @@ func (x *exchange) send(target upstream.Target) *relay.Result {
 
 func (x *exchange) call(target upstream.Target, w http.ResponseWriter) *relay.Result {
 	x.beforeCall()
+	span, header := x.span.Call(spanCall, x.r.Header)
 	c := &relay.Call{
 		Operation: x.op, Stream: x.request.Stream, HideUsage: x.request.NeedsUsage(), Apart: target.Apart,
 		RequestID: string(x.id), URL: target.URL, Local: target.Local,
-		Header: relay.Outgoing(x.format, string(x.id), x.r.Header, target.Header, x.s.config.Forward...),
+		Header: relay.Outgoing(x.format, string(x.id), header, target.Header, x.s.config.Forward...),
 		Body:   x.request.Rewrite(wire.Edit{Model: target.Model, Usage: true, Bound: x.plan.Bound, OldField: target.OldField}),
 		Guard:  x.reservation.Held,
 		Commit: func(status int, h http.Header) { x.status = status; x.headers(h) },
@@ -154,7 +155,9 @@ func (x *exchange) call(target upstream.Target, w http.ResponseWriter) *relay.Re
 	if target.Local {
 		c.Progress = x.grow
 	}
-	return x.s.config.Relay.Do(x.r.Context(), w, c)
+	r := x.s.config.Relay.Do(x.r.Context(), w, c)
+	called(span, &target, x.attempt, r)
+	return r
 }
 
 // beforeCall notes how long the whole request was here before the first call, less what it waited for its place.

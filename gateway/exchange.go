@@ -15,6 +15,7 @@ import (
 	"github.com/weirhq/weir/gateway/policy"
 	"github.com/weirhq/weir/gateway/refusal"
 	"github.com/weirhq/weir/gateway/reservation"
+	"github.com/weirhq/weir/gateway/trace"
 	"github.com/weirhq/weir/gateway/upstream"
 	"github.com/weirhq/weir/gateway/wire"
 	"github.com/weirhq/weir/projections/kv"
@@ -43,6 +44,7 @@ type exchange struct {
 	cut         bool            // it was cut off
 	gone        bool            // the client did not wait for its end
 	called      bool            // a model was called
+	span        *trace.Span     // nil: not traced
 	arrived     time.Time       // when its whole body was here
 	tickets     []outage.Ticket // what it holds of the allowance
 }
@@ -54,6 +56,7 @@ func (s *Server) serveModel(w http.ResponseWriter, r *http.Request, op wire.Oper
 		return
 	}
 	x := &exchange{client: c, s: s, op: op}
+	x.traced()
 	defer x.answered()
 	if s.inHand.Add(1) > s.config.MaxInHand || s.closed.Load() {
 		s.inHand.Add(-1)
@@ -76,7 +79,10 @@ func (s *Server) serveModel(w http.ResponseWriter, r *http.Request, op wire.Oper
 		x.refuse(answer)
 		return
 	}
-	if answer := x.prepare(); answer != nil {
+	planning := x.span.Child(spanEstimate)
+	answer := x.prepare()
+	planning.End()
+	if answer != nil {
 		x.refuse(answer)
 		return
 	}
@@ -101,6 +107,7 @@ func (x *exchange) answered() {
 		origin = "none"
 	}
 	x.s.config.Meters.responses.WithLabelValues(x.op.String(), class, origin).Inc()
+	x.told(class, origin)
 }
 
 // cutOff aborts the connection when the handler panics in the middle of an answer: with anything else the client would take the part
@@ -292,10 +299,19 @@ func (x *exchange) admitted(deployment string) (admitted, again bool) {
 	return x.reserve(deployment)
 }
 
+// verdictOn publishes the claims of the newest attempt and waits for the verdict.
+func (x *exchange) verdictOn(claims []events.Claim, deployment string) (events.Verdict, error) {
+	span := x.span.Child(spanReserve)
+	x.reservation.Trace(span.Parent())
+	v, err := x.reservation.Reserve(x.r.Context(), x.event(claims, deployment))
+	decided(span, &v, err)
+	return v, err
+}
+
 // reserve publishes the claims and waits for the verdict. A request whose fence was stale is planned anew, once.
 func (x *exchange) reserve(deployment string) (admitted, again bool) {
 	begin := x.s.config.Now()
-	v, err := x.reservation.Reserve(x.r.Context(), x.event(x.plan.Claims, deployment))
+	v, err := x.verdictOn(x.plan.Claims, deployment)
 	if err != nil && x.missed(err) {
 		return x.alone(deployment), false
 	}

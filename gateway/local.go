@@ -129,6 +129,7 @@ func (x *exchange) granted(r *outage.Request) *outage.Decision {
 func (x *exchange) intend(claims []events.Claim, deployment string) bool {
 	d := x.event(claims, deployment)
 	d.Mode, d.At, d.ParkMS = events.ModeBoundedLocal, x.s.config.Now().UnixNano(), 0
+	x.reservation.Trace(x.span.Parent())
 	err := x.reservation.Intend(d)
 	if err == nil {
 		return true

@@ -27,6 +27,7 @@ import (
 	"github.com/weirhq/weir/gateway/refusal"
 	"github.com/weirhq/weir/gateway/relay"
 	"github.com/weirhq/weir/gateway/reservation"
+	"github.com/weirhq/weir/gateway/trace"
 	"github.com/weirhq/weir/gateway/upstream"
 	"github.com/weirhq/weir/gateway/wire"
 	"github.com/weirhq/weir/projections/kv"
@@ -90,6 +91,7 @@ type Config struct {
 	NewID  func() events.RequestID
 	Logger *slog.Logger
 	Meters *Metrics
+	Tracer *trace.Tracer // nil: nothing is traced
 }
 
 // Server serves SDK traffic. It is an http.Handler.

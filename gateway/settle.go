@@ -34,6 +34,7 @@ func (x *exchange) final(r *relay.Result) {
 	if r.Dispatched == events.DispatchedNo {
 		return
 	}
+	span := x.span.Child(spanSettle)
 	usage, quality := x.plan.Usage(&r.Result)
 	if r.Status >= 400 {
 		usage, quality = events.Usage{}, events.QualityNone
@@ -48,6 +49,7 @@ func (x *exchange) final(r *relay.Result) {
 		x.s.config.Meters.cost.WithLabelValues(string(x.key.Org), x.model.ID).Add(float64(d.CostNano) / nanoPerDollar)
 	}
 	x.reservation.TrueUp(d)
+	used(span, &d)
 	x.s.config.Meters.quality.WithLabelValues(quality.String()).Inc()
 	if quality != events.QualityNone {
 		org := string(x.key.Org)

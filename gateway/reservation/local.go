@@ -22,7 +22,9 @@ func (r *Reservation) Intend(d *events.Reserve) error {
 	if b.config.Spool == nil {
 		return &Unavailable{Why: "there is no spool"}
 	}
-	if err := b.config.Spool.Append(b.event(fmt.Sprintf("%s/%d", r.id, d.Attempt), r.id, r.org, d)); err != nil {
+	ev := b.event(fmt.Sprintf("%s/%d", r.id, d.Attempt), r.id, r.org, d)
+	ev.TraceParent = r.trace
+	if err := b.config.Spool.Append(ev); err != nil {
 		return &Unavailable{Why: "the intent could not be spooled", Err: err}
 	}
 	b.stats.Local.Add(1)

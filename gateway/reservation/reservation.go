@@ -16,7 +16,8 @@ type Reservation struct {
 	id   events.RequestID
 	org  events.Org
 
-	local bool // admitted without the log: its events go to the spool
+	local bool   // admitted without the log: its events go to the spool
+	trace string // trace context that its next reserve carries; usually empty
 
 	mu       sync.Mutex
 	admitted bool // an attempt is, or may be
@@ -41,6 +42,9 @@ func (b *Book) Begin(id events.RequestID, org events.Org) *Reservation {
 // ID is the request's id.
 func (r *Reservation) ID() events.RequestID { return r.id }
 
+// Trace gives the trace context that the next reserve carries; empty for none. It is for the goroutine that reserves.
+func (r *Reservation) Trace(traceparent string) { r.trace = traceparent }
+
 // Reserve publishes an attempt's claims and waits for the verdict, which is an admission or a refusal. The error is *Unavailable when
 // no verdict could be had, or Gone when the client left; what may then be in the log is released.
 func (r *Reservation) Reserve(ctx context.Context, d *events.Reserve) (events.Verdict, error) {
@@ -55,6 +59,7 @@ func (r *Reservation) Reserve(ctx context.Context, d *events.Reserve) (events.Ve
 	park := time.Duration(d.ParkMS) * time.Millisecond
 	by := sent.Add(AnswerWithin + park)
 	ev := b.event(fmt.Sprintf("%s/%d", r.id, d.Attempt), r.id, r.org, d)
+	ev.TraceParent = r.trace
 	err = b.config.Publisher.SubmitBy(ev, by, func(_ uint64, err error) {
 		offer(answers, answer{acked: err == nil, err: err, maybe: err != nil && b.config.MaybeAppended(err)})
 	})

@@ -45,6 +45,10 @@ type Config struct {
 	// Source gives the log from a position on. Defaults to a tap of Log.
 	Source func(ctx context.Context, from journal.TapConfig) (Source, error)
 
+	// Traced is told of each record with a trace context that is folded in time to be answered, and when by its own clock. Defaults to
+	// nothing.
+	Traced func(r *events.Record, begin, end time.Time)
+
 	// DataDir is the process's data directory; snapshots are kept in snapshots/ in it. Defaults to none: each start folds the whole log.
 	DataDir string
 

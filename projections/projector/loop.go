@@ -166,6 +166,9 @@ func (l *loop) take(b *batch) error {
 		for _, v := range l.fold.Apply(r) {
 			l.decide(&v, r.Seq)
 		}
+		if l.p.cfg.Traced != nil && r.TraceParent != "" && give {
+			l.p.cfg.Traced(r, l.now, l.p.cfg.Now())
+		}
 		l.noted(r)
 		if i+1 == len(b.records) || b.records[i+1].Seq != r.Seq {
 			l.packs.digest(r.Seq, l.fold.Digest())

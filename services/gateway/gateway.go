@@ -30,6 +30,7 @@ import (
 	"github.com/weirhq/weir/gateway/outage/spool"
 	"github.com/weirhq/weir/gateway/relay"
 	"github.com/weirhq/weir/gateway/reservation"
+	"github.com/weirhq/weir/gateway/trace"
 	"github.com/weirhq/weir/gateway/upstream"
 	"github.com/weirhq/weir/projections/kv"
 	"github.com/weirhq/weir/projections/projector"
@@ -70,6 +71,7 @@ type Config struct {
 	Generations core.Generations
 	Ratio       func(model string) estimate.Ratio
 	Registry    prometheus.Registerer
+	Tracer      *trace.Tracer // nil: nothing is traced
 	Logger      *slog.Logger
 	DrainFor    time.Duration                         // Defaults to DrainFor
 	Ledger      *ledger.Ledger                        // knows whether the log is the right one; nil: any is
@@ -149,7 +151,7 @@ func New(ctx context.Context, c Config) (*Gateway, error) {
 	serving := core.Config{
 		Gateway: c.Name, Authority: g.current, Fresh: g.fresh, Book: g.book, Reporter: g.reporter, View: c.View, Upstream: g.set, Relay: g.relay,
 		Generations: c.Generations, Ratio: c.Ratio, Ready: g.why, Reach: g.reach, Allowance: g.reach.allowance, Settings: c.Config.Admission, MaxRequestBytes: c.Config.MaxRequestBytes,
-		Now: time.Now, NewID: newID, Forward: c.Forward, Logger: c.Logger, Meters: meters,
+		Now: time.Now, NewID: newID, Forward: c.Forward, Logger: c.Logger, Meters: meters, Tracer: c.Tracer,
 	}
 	if g.mirror != nil {
 		serving.Standing, serving.Apart, serving.Stale, serving.Degraded = g.standing, c.Apart, g.behind.stale, g.degraded

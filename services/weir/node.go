@@ -30,6 +30,7 @@ import (
 	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/gateway/authority/store"
 	"github.com/weirhq/weir/gateway/estimate"
+	"github.com/weirhq/weir/gateway/trace"
 	"github.com/weirhq/weir/projections/kv"
 	"github.com/weirhq/weir/projections/projector"
 	"github.com/weirhq/weir/services/auditor"
@@ -87,6 +88,7 @@ type node struct {
 	view      *kv.View
 	gateway   *gateway.Gateway
 	ledger    *ledger.Ledger
+	tracer    *trace.Tracer // nil: nothing is traced
 	operators *http.Server  // of an address of their own; nil: there is none
 	operated  net.Listener  // that address
 	recovered chan struct{} // an operator has recovered the log
@@ -125,6 +127,9 @@ func (n *node) start(ctx context.Context) (err error) {
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	opening, cancel := context.WithTimeout(ctx, openWithin)
 	defer cancel()
+	if err := n.trace(ctx); err != nil {
+		return err
+	}
 	if err := n.openDatabase(opening); err != nil {
 		return err
 	}
@@ -152,7 +157,7 @@ func (n *node) start(ctx context.Context) (err error) {
 			Config: n.config, Name: events.Gateway(n.name), Log: n.log, Conn: n.conn, Projector: n.projector,
 			Ledger: n.ledger, Dial: n.dialAs(),
 			View: n.view, Generations: n.generations(), Ratio: n.ratio(),
-			Registry: n.registry, Logger: n.logger, Forward: n.forward})
+			Registry: n.registry, Tracer: n.tracer, Logger: n.logger, Forward: n.forward})
 		if err != nil {
 			return err
 		}
@@ -184,7 +189,7 @@ func (n *node) project() (err error) {
 			Source: func(ctx context.Context, from journal.TapConfig) (projector.Source, error) {
 				return &noting{Leader: n.feed.Lead(ctx, from), ledger: n.ledger, now: time.Now}, nil
 			},
-			Replicas: n.config.Log.Replicas, Logger: n.logger})
+			Replicas: n.config.Log.Replicas, Traced: n.folded(), Logger: n.logger})
 		if err != nil {
 			return err
 		}
@@ -389,6 +394,7 @@ func (n *node) run(ctx context.Context) error {
 
 // close gives everything back.
 func (n *node) close() {
+	n.endTrace()
 	if n.operated != nil {
 		_ = n.operated.Close() // closed already where the process ran
 	}
