@@ -14,6 +14,7 @@ import (
 	"github.com/weirhq/weir/gateway/policy"
 	"github.com/weirhq/weir/gateway/refusal"
 	"github.com/weirhq/weir/gateway/wire"
+	"github.com/weirhq/weir/projections/gate"
 )
 
 func (c *client) json(v any) {
@@ -143,7 +144,7 @@ func (s *Server) fillLimits(info *limitsInfo, c *client, model *authority.Model)
 		if !claim.HasLimit {
 			continue
 		}
-		words := policy.Which(claim.Meter)
+		words := gate.Which(claim.Meter)
 		l := limitInfo{Meter: claim.Meter, Scope: words.Scope, ID: words.LimitID, Kind: words.Kind, Limit: claim.Limit, Remaining: claim.Limit}
 		if s.config.View != nil {
 			left, _ := s.config.View.Remaining(claim.Meter, claim.Limit, now)

@@ -30,6 +30,7 @@ import (
 	"github.com/weirhq/weir/gateway/trace"
 	"github.com/weirhq/weir/gateway/upstream"
 	"github.com/weirhq/weir/gateway/wire"
+	"github.com/weirhq/weir/projections/gate"
 	"github.com/weirhq/weir/projections/kv"
 )
 
@@ -170,7 +171,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			panic(v) // meant for the HTTP server: the answer is cut off
 		}
 		s.panicked(id, v)
-		answer := refusal.Answer{Status: http.StatusInternalServerError, Code: "internal_error", Origin: refusal.OriginInfrastructure,
+		answer := refusal.Answer{Status: http.StatusInternalServerError, Code: "internal_error", Origin: gate.OriginInfrastructure,
 			Message: "the gateway failed while it served this request"}
 		(&client{id: id, format: formatOf(r), r: r, w: w}).write(&answer)
 	}()

@@ -2,9 +2,9 @@ package gateway
 
 import (
 	"github.com/weirhq/weir/events"
-	"github.com/weirhq/weir/gateway/refusal"
 	"github.com/weirhq/weir/gateway/relay"
 	"github.com/weirhq/weir/gateway/wire"
+	"github.com/weirhq/weir/projections/gate"
 )
 
 // nanoPerDollar turns money as it is counted into money as it is shown.
@@ -64,12 +64,12 @@ func (x *exchange) outcome(r *relay.Result) events.Release {
 		LatencyMS: r.Latency.Milliseconds(), TTFTMS: r.TTFT.Milliseconds()}
 	if r.Kind != relay.Completed {
 		d.Error = r.Kind.String()
-		d.Origin = refusal.OriginUpstream
+		d.Origin = gate.OriginUpstream
 		switch r.Kind {
 		case relay.ClientGone:
 			d.Origin = "client"
 		case relay.Barred, relay.Stopped:
-			d.Origin = refusal.OriginInfrastructure
+			d.Origin = gate.OriginInfrastructure
 		}
 	}
 	return d

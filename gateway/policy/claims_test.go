@@ -16,6 +16,7 @@ import (
 	"github.com/weirhq/weir/gateway/policy"
 	"github.com/weirhq/weir/gateway/wire"
 	"github.com/weirhq/weir/projections/admission"
+	"github.com/weirhq/weir/projections/gate"
 )
 
 var rewrite = flag.Bool("rewrite", false, "accept what the code does now")
@@ -118,9 +119,9 @@ func TestClaimsStandInTheOrderOfTheGates(t *testing.T) {
 		p := policy.New(in)
 		last := 0
 		for i := range p.Claims {
-			w := policy.Which(p.Claims[i].Meter)
-			rank := map[policy.Gate]int{policy.GateB2: 2, policy.GateB4: 3, policy.GateLimits: 4, policy.GateDaily: 5, policy.GateSpend: 6,
-				policy.GateBalance: 7, policy.GatePause: 8, policy.GatePool: 8, policy.GateFairness: 9}[w.Gate]
+			w := gate.Which(p.Claims[i].Meter)
+			rank := map[gate.Gate]int{gate.B2: 2, gate.B4: 3, gate.Limits: 4, gate.Daily: 5, gate.Spend: 6,
+				gate.Balance: 7, gate.Pause: 8, gate.Pool: 8, gate.Fairness: 9}[w.Gate]
 			if i < p.Rates {
 				rank = 1
 				if w.Kind != "rpm" && w.Kind != "rps" {

@@ -4,10 +4,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/gateway/policy"
 	"github.com/weirhq/weir/gateway/wire"
+	"github.com/weirhq/weir/projections/gate"
 )
 
 // bareKey copies what is declared of a key.
@@ -78,9 +78,9 @@ func TestExemptPathsPassTheGatesOfGeneration(t *testing.T) {
 			t.Errorf("%s: %+v, park %d, bound %d", in.Request.Op, p.Refusal, p.ParkMS, p.Bound)
 		}
 		for i := range p.Claims {
-			switch g := policy.Which(p.Claims[i].Meter).Gate; g {
-			case policy.GateLimits:
-			case policy.GateSpend:
+			switch g := gate.Which(p.Claims[i].Meter).Gate; g {
+			case gate.Limits:
+			case gate.Spend:
 				if in.Request.Op == wire.CountTokens {
 					t.Errorf("count_tokens claims %s", p.Claims[i].Meter)
 				}
@@ -142,7 +142,7 @@ func TestBudgets(t *testing.T) {
 		in.Model, in.Healthy, in.Settings.FractionPPM = &m, healthy, fraction
 		p := policy.New(in)
 		for i := range p.Claims {
-			if policy.Which(p.Claims[i].Meter).Kind == "occupancy" {
+			if gate.Which(p.Claims[i].Meter).Kind == "occupancy" {
 				return p.Claims[i].Limit
 			}
 		}
@@ -158,43 +158,6 @@ func TestBudgets(t *testing.T) {
 	} {
 		if got := limit(c.budget, c.fraction, c.healthy); got != c.want {
 			t.Errorf("%d × %d × %d is %d, want %d", c.budget, c.fraction, c.healthy, got, c.want)
-		}
-	}
-}
-
-func TestWhich(t *testing.T) {
-	for meter, want := range map[events.Meter]policy.Words{
-		"platform/_/rpm":              {Gate: "limits", Scope: "platform", Kind: "rpm"},
-		"org/acme/rps":                {Gate: "limits", Scope: "org", Kind: "rps", LimitID: "acme"},
-		"workspace/w/tpm":             {Gate: "limits", Scope: "workspace", Kind: "tpm", LimitID: "w"},
-		"principal/p/concurrency":     {Gate: "limits", Scope: "principal", Kind: "concurrency", LimitID: "p"},
-		"key/k-1/rpm":                 {Gate: "limits", Scope: "key", Kind: "rpm", LimitID: "k-1"},
-		"model/acme.Qwen=2FQ3/rpm":    {Gate: "limits", Scope: "model", Kind: "rpm", LimitID: "Qwen/Q3"},
-		"model/Qwen=2FQ3/occupancy":   {Gate: "b2", Scope: "model", Kind: "occupancy", LimitID: "Qwen/Q3"},
-		"model/m/inflight":            {Gate: "b2", Scope: "model", Kind: "inflight", LimitID: "m"},
-		"key/k-1.m/occupancy":         {Gate: "b4", Scope: "key", Kind: "occupancy", LimitID: "k-1"},
-		"key/k-1.m/itpm":              {Gate: "b4", Scope: "key", Kind: "itpm", LimitID: "k-1"},
-		"key/k-1.m/otpm":              {Gate: "b4", Scope: "key", Kind: "otpm", LimitID: "k-1"},
-		"org/acme/daily":              {Gate: "daily", Scope: "org", Kind: "daily", LimitID: "acme"},
-		"key/k-1/daily":               {Gate: "daily", Scope: "key", Kind: "daily", LimitID: "k-1"},
-		"org/acme/spend-day":          {Gate: "spend", Scope: "org", Kind: "spend", LimitID: "acme"},
-		"key/k-1/spend-month":         {Gate: "spend", Scope: "key", Kind: "spend", LimitID: "k-1"},
-		"org/acme/balance":            {Gate: "balance", Scope: "org", Kind: "spend", LimitID: "acme"},
-		"endpoint/m/pace":             {Gate: "pace", Scope: "model", Kind: "rps_queue", LimitID: "m"},
-		"endpoint/m/rpm":              {Gate: "limits", Scope: "endpoint", Kind: "rpm", LimitID: "m"},
-		"pool/house/pause":            {Gate: "pause", Scope: "pool", Kind: "cooldown", LimitID: "house"},
-		"pool/house/tpm":              {Gate: "pool", Scope: "pool", Kind: "tpm", LimitID: "house"},
-		"pool/house.acme/rpm":         {Gate: "fairness", Scope: "pool", Kind: "fairness", LimitID: "house"},
-		"pool/a=2Eb.acme/tpm":         {Gate: "fairness", Scope: "pool", Kind: "fairness", LimitID: "a.b"},
-		"thing/x/other":               {Gate: "", Scope: "thing", Kind: "other", LimitID: "x"},
-		"model/acme.a=2Eb/daily":      {Gate: "daily", Scope: "model", Kind: "daily", LimitID: "a.b"},
-		"workspace/w/spend-day":       {Gate: "spend", Scope: "workspace", Kind: "spend", LimitID: "w"},
-		"model/o.m/concurrency":       {Gate: "limits", Scope: "model", Kind: "concurrency", LimitID: "m"},
-		"endpoint/m/rps":              {Gate: "limits", Scope: "endpoint", Kind: "rps", LimitID: "m"},
-		"pool/house.acme/concurrency": {Gate: "fairness", Scope: "pool", Kind: "fairness", LimitID: "house"},
-	} {
-		if got := policy.Which(meter); got != want {
-			t.Errorf("%s: %+v, want %+v", meter, got, want)
 		}
 	}
 }

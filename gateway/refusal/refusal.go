@@ -12,6 +12,7 @@ import (
 	"github.com/weirhq/weir/gateway/openai"
 	"github.com/weirhq/weir/gateway/policy"
 	"github.com/weirhq/weir/gateway/wire"
+	"github.com/weirhq/weir/projections/gate"
 )
 
 // Answer is a refusal as the client gets it.
@@ -21,7 +22,7 @@ type Answer struct {
 	Message string
 	Param   string // the field at fault; usually empty
 
-	Gate    policy.Gate
+	Gate    gate.Gate
 	Origin  string
 	Scope   string
 	Kind    string
@@ -37,15 +38,6 @@ type Answer struct {
 	ShouldStop bool      // x-should-retry: false
 	ResetsAt   time.Time // zero: not known
 }
-
-// The origins of errors.
-const (
-	OriginAdmission      = "gateway_admission"
-	OriginQuota          = "upstream_quota"
-	OriginUpstream       = "upstream"
-	OriginInfrastructure = "gateway_infrastructure"
-	OriginAuthorization  = "authorization"
-)
 
 // soonMS is how long a client may be told to wait: what does not pass within it is not worth repeating.
 const soonMS = 60_000
@@ -73,21 +65,18 @@ type row struct {
 	retry  retry
 }
 
-// gates is the table for what a claim was refused for.
-var gates = map[policy.Gate]row{
-	policy.GateLimits:   {429, "rate_limit_exceeded", OriginAdmission, folded},
-	policy.GatePace:     {429, "rate_limit_exceeded", OriginAdmission, folded},
-	policy.GateB1:       {400, "input_too_long", OriginAdmission, never},
-	policy.GateB2:       {429, "concurrency_limit_exceeded", OriginAdmission, second},
-	policy.GateB3:       {429, "concurrency_limit_exceeded", OriginAdmission, second},
-	policy.GateB4:       {429, "rate_limit_exceeded", OriginAdmission, advised},
-	policy.GateDaily:    {429, "token_limit_exceeded", OriginAdmission, reset},
-	policy.GateSpend:    {429, "spend_limit_exceeded", OriginAdmission, reset},
-	policy.GateBalance:  {429, "insufficient_balance", OriginAdmission, never},
-	policy.GatePool:     {429, "upstream_quota_exceeded", OriginQuota, folded},
-	policy.GateFairness: {429, "upstream_quota_exceeded", OriginQuota, folded},
-	policy.GatePause:    {429, "upstream_quota_exceeded", OriginQuota, folded},
-	policy.GateUnknown:  {503, "gateway_infrastructure", OriginInfrastructure, second},
+// retries say what each gate's refusals tell the client about trying again. Status, code and origin are the gate's own.
+var retries = map[gate.Gate]retry{
+	gate.Limits: folded, gate.Pace: folded,
+	gate.B1: never, gate.B2: second, gate.B3: second, gate.B4: advised,
+	gate.Daily: reset, gate.Spend: reset, gate.Balance: never,
+	gate.Pool: folded, gate.Fairness: folded, gate.Pause: folded,
+	gate.Unknown: second,
+}
+
+func rowOf(g gate.Gate) row {
+	own := g.Row()
+	return row{own.Status, own.Code, own.Origin, retries[g]}
 }
 
 // Cause is what went wrong other than a claim.
@@ -117,17 +106,17 @@ var causes = [...]struct {
 	row
 	scope, kind string
 }{
-	Overloaded:               {row{503, "overloaded", OriginAdmission, second}, "worker", "health"},
-	NoCapacity:               {row{503, "no_capacity", OriginUpstream, second}, "model", ""},
-	TimedOut:                 {row{504, "request_timeout", OriginUpstream, second}, "model", ""},
-	Infrastructure:           {row{503, "gateway_infrastructure", OriginInfrastructure, restOr1s}, "", ""},
-	AuthorizationUnavailable: {row{503, "authorization_unavailable", OriginAuthorization, second}, "", ""},
-	Unauthorized:             {row{401, "unauthorized", OriginAuthorization, never}, "", ""},
-	ModelNotFound:            {row{404, "model_not_found", OriginAuthorization, never}, "", ""},
-	GenerationNotFound:       {row{404, "generation_not_found", OriginAuthorization, never}, "", ""},
+	Overloaded:               {row{503, "overloaded", gate.OriginAdmission, second}, "worker", "health"},
+	NoCapacity:               {row{503, "no_capacity", gate.OriginUpstream, second}, "model", ""},
+	TimedOut:                 {row{504, "request_timeout", gate.OriginUpstream, second}, "model", ""},
+	Infrastructure:           {row{503, "gateway_infrastructure", gate.OriginInfrastructure, restOr1s}, "", ""},
+	AuthorizationUnavailable: {row{503, "authorization_unavailable", gate.OriginAuthorization, second}, "", ""},
+	Unauthorized:             {row{401, "unauthorized", gate.OriginAuthorization, never}, "", ""},
+	ModelNotFound:            {row{404, "model_not_found", gate.OriginAuthorization, never}, "", ""},
+	GenerationNotFound:       {row{404, "generation_not_found", gate.OriginAuthorization, never}, "", ""},
 	NotFound:                 {row{404, "not_found", "", never}, "", ""},
-	CapacityUnknown:          {row{503, "capacity_unknown", OriginQuota, never}, "pool", "capacity_unknown"},
-	PriceUnknown:             {row{503, "price_unknown", OriginAdmission, never}, "model", "spend"},
+	CapacityUnknown:          {row{503, "capacity_unknown", gate.OriginQuota, never}, "pool", "capacity_unknown"},
+	PriceUnknown:             {row{503, "price_unknown", gate.OriginAdmission, never}, "model", "spend"},
 	Unsupported:              {row{400, "unsupported_endpoint", "", never}, "", ""},
 	InvalidField:             {row{400, wire.CodeParameter, "", never}, "", ""},
 	BodyTooLarge:             {row{413, "request_too_large", "", never}, "", ""},
@@ -193,8 +182,8 @@ func OfVerdict(r *events.Refusal, at time.Time) Answer {
 		a.RetryMS, a.AdviceMS, a.ShouldStop = 0, 0, true
 		return a
 	}
-	w := policy.Which(r.Meter)
-	row := gates[w.Gate]
+	w := gate.Which(r.Meter)
+	row := rowOf(w.Gate)
 	if r.Reason == events.TooLarge {
 		row.retry = never
 	}
@@ -240,15 +229,15 @@ func OfLocal(l *policy.Local) Answer {
 
 // ofGate answers B1 and B3.
 func ofGate(l *policy.Local) Answer {
-	gate, kind := policy.GateB1, "input"
+	which, kind := gate.B1, "input"
 	switch l.Cause {
 	case policy.TooManyImages:
 		kind = "images"
 	case policy.UnderPressure:
-		gate, kind = policy.GateB3, "pressure"
+		which, kind = gate.B3, "pressure"
 	}
-	a := gates[gate].answer(0, false)
-	a.Gate, a.Scope, a.Kind, a.LimitID = gate, "model", kind, l.Model
+	a := rowOf(which).answer(0, false)
+	a.Gate, a.Scope, a.Kind, a.LimitID = which, "model", kind, l.Model
 	switch l.Cause {
 	case policy.TooManyImages:
 		a.Message = "request carries " + itoa(l.Requested) + " images, over the model limit of " + itoa(l.Limit)
@@ -289,7 +278,7 @@ func OfLog(message string, retryMS int64) Answer {
 
 // OfUpstream answers an upstream's own error, whose status is kept. retryMS is what it asked for; 0: nothing.
 func OfUpstream(status int, code, message, model string, retryMS int64) Answer {
-	a := Answer{Status: status, Code: code, Message: message, Origin: OriginUpstream, Scope: "model", LimitID: model, RetryMS: retryMS, AdviceMS: retryMS}
+	a := Answer{Status: status, Code: code, Message: message, Origin: gate.OriginUpstream, Scope: "model", LimitID: model, RetryMS: retryMS, AdviceMS: retryMS}
 	a.ShouldStop = retryMS > soonMS || status < 500 && status != 429 && status != 408 && status != 409
 	return a
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/weirhq/weir/gateway/policy"
 	"github.com/weirhq/weir/gateway/refusal"
 	"github.com/weirhq/weir/gateway/wire"
+	"github.com/weirhq/weir/projections/gate"
 )
 
 var rewrite = flag.Bool("rewrite", false, "accept what the code does now")
@@ -352,8 +353,8 @@ func TestNothingUsedNothingSaid(t *testing.T) {
 
 // TestEveryGateHasARow holds the table against the meters that plans use.
 func TestEveryGateHasARow(t *testing.T) {
-	for _, g := range []policy.Gate{policy.GateLimits, policy.GatePace, policy.GateB1, policy.GateB2, policy.GateB3, policy.GateB4, policy.GateDaily,
-		policy.GateSpend, policy.GateBalance, policy.GatePool, policy.GateFairness, policy.GatePause} {
+	for _, g := range []gate.Gate{gate.Limits, gate.Pace, gate.B1, gate.B2, gate.B3, gate.B4, gate.Daily,
+		gate.Spend, gate.Balance, gate.Pool, gate.Fairness, gate.Pause} {
 		found := false
 		for _, row := range rows {
 			found = found || row.answer.Gate == g

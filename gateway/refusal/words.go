@@ -7,7 +7,7 @@ import (
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/gateway/authority/strictyaml"
-	"github.com/weirhq/weir/gateway/policy"
+	"github.com/weirhq/weir/projections/gate"
 )
 
 func itoa(v int64) string { return strconv.FormatInt(v, 10) }
@@ -32,33 +32,33 @@ var units = map[string]string{
 func (a *Answer) explain(r *events.Refusal) string {
 	large := r.Reason == events.TooLarge
 	switch a.Gate {
-	case policy.GateLimits:
+	case gate.Limits:
 		return a.over("rate limit reached", large)
-	case policy.GatePace:
+	case gate.Pace:
 		return "the queue of model " + a.LimitID + " is full: it takes " + itoa(a.Limit) + " requests a second"
-	case policy.GateB2:
+	case gate.B2:
 		if large && a.Kind == "occupancy" {
 			return "request needs " + itoa(a.Requested) + " tokens, over the model's capacity of " + itoa(a.Limit)
 		}
 		return "server at capacity for this model, please retry"
-	case policy.GateB4:
+	case gate.B4:
 		return map[string]string{
 			"occupancy": "per-key occupancy share exceeded, please retry",
 			"itpm":      "input token rate exceeded, please retry",
 			"otpm":      "output token rate exceeded, please retry",
 		}[a.Kind]
-	case policy.GateDaily:
+	case gate.Daily:
 		return "insufficient daily token budget for requested max_tokens"
-	case policy.GateSpend:
+	case gate.Spend:
 		_, _, dimension := r.Meter.Split()
 		return "spend cap reached: " + dollars(a.Limit) + " a " + strings.TrimPrefix(dimension, "spend-") + " of " + a.whose() + ", of which " + dollars(a.Used) + " is spent or held"
-	case policy.GateBalance:
+	case gate.Balance:
 		return "insufficient balance: the request may cost " + dollars(a.Requested)
-	case policy.GatePause:
+	case gate.Pause:
 		return "the provider account " + a.LimitID + " is cooling down, please retry"
-	case policy.GatePool, policy.GateFairness:
+	case gate.Pool, gate.Fairness:
 		what := "the provider account's capacity is used up"
-		if a.Gate == policy.GateFairness {
+		if a.Gate == gate.Fairness {
 			what = "this org's share of the provider account is used up"
 		}
 		_, _, dimension := r.Meter.Split()

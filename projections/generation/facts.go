@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/projections/gate"
 )
 
 // reserve takes in the reserve of an attempt, and after it what came for it too early.
@@ -50,7 +51,8 @@ func newClaim(c *events.Claim) Claim {
 	claim := Claim{
 		Meter: c.Meter, Counts: c.Kind.String(), Basis: c.Basis, Amount: c.Amount, Shadow: c.Shadow, Park: c.Park,
 	}
-	claim.Scope, claim.Kind, _ = nameOf(c.Meter)
+	words := gate.Which(c.Meter)
+	claim.Scope, claim.Kind = words.Scope, words.Kind
 	if c.Life != events.LifeRequest {
 		claim.Life = c.Life.String()
 	}
@@ -110,7 +112,7 @@ func (g *Generations) verdict(rec *Record, v *events.Verdict) {
 	}
 	if v.WaitMS > 0 {
 		e := AdmissionEvent{Event: EventPaced, Seq: v.Seq, Time: Instant(v.Time), Attempt: v.Attempt, WaitMS: v.WaitMS}
-		e.Gate, e.Origin, e.Scope, e.Kind = GatePace, OriginAdmission, string(events.ScopeModel), "rps_queue"
+		e.Gate, e.Origin, e.Scope, e.Kind = string(gate.Pace), gate.OriginAdmission, string(events.ScopeModel), "rps_queue"
 		g.note(rec, e)
 	}
 	for _, i := range v.Shadow {
@@ -128,7 +130,7 @@ func refusalOf(v *events.Verdict) AdmissionEvent {
 	if r == nil {
 		return e
 	}
-	e.limit(LimitOf(r.Meter, r.Reason))
+	e.limit(gate.Of(r.Meter, r.Reason))
 	e.Meter, e.Reason, e.Used, e.Requested = r.Meter, r.Reason, number(r.Used), number(r.Requested)
 	if r.HasLimit {
 		e.Limit = number(r.Limit)
@@ -140,8 +142,8 @@ func refusalOf(v *events.Verdict) AdmissionEvent {
 	return e
 }
 
-func (e *AdmissionEvent) limit(l Limit) {
-	e.Gate, e.Origin, e.Scope, e.Kind, e.LimitID, e.Status, e.Code = l.Gate, l.Origin, l.Scope, l.Kind, l.ID, l.Status, l.Code
+func (e *AdmissionEvent) limit(l gate.Limit) {
+	e.Gate, e.Origin, e.Scope, e.Kind, e.LimitID, e.Status, e.Code = string(l.Gate), l.Origin, l.Scope, l.Kind, l.LimitID, l.Status, l.Code
 }
 
 // parkOf tells of a wait. Which gauge was waited for the verdict does not say, unless there is only one.
@@ -156,8 +158,8 @@ func parkOf(a *Attempt, v *events.Verdict) AdmissionEvent {
 	if len(parks) == 0 {
 		return e
 	}
-	l := LimitOf(parks[0].Meter, events.OverLimit)
-	e.Gate, e.Origin, e.Scope, e.LimitID = l.Gate, l.Origin, l.Scope, l.ID
+	l := gate.Of(parks[0].Meter, events.OverLimit)
+	e.Gate, e.Origin, e.Scope, e.LimitID = string(l.Gate), l.Origin, l.Scope, l.LimitID
 	if len(parks) == 1 {
 		c := parks[0]
 		e.Kind, e.Meter, e.Limit, e.Requested = l.Kind, c.Meter, c.Limit, c.need()
@@ -167,7 +169,7 @@ func parkOf(a *Attempt, v *events.Verdict) AdmissionEvent {
 
 func shadowOf(c *Claim, v *events.Verdict) AdmissionEvent {
 	e := AdmissionEvent{Event: EventShadow, Seq: v.Seq, Time: Instant(v.Time), Attempt: v.Attempt}
-	e.limit(LimitOf(c.Meter, events.OverLimit))
+	e.limit(gate.Of(c.Meter, events.OverLimit))
 	e.Status, e.Code = 0, ""
 	e.Meter, e.Limit, e.Used, e.Requested = c.Meter, c.Limit, c.Used, c.need()
 	return e

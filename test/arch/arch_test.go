@@ -20,7 +20,7 @@ var layers = []string{"schemas", "events", "projections", "gateway", "services"}
 
 // pure packages have no I/O, clock, goroutine or chance.
 var pure = []string{
-	"events", "projections/admission", "projections/estimator", "projections/generation", "projections/insight", "projections/usage",
+	"events", "projections/admission", "projections/estimator", "projections/gate", "projections/generation", "projections/insight", "projections/usage",
 	"gateway/openai", "gateway/anthropic", "gateway/wire", "gateway/estimate", "gateway/policy", "gateway/refusal", "gateway/outage",
 }
 
