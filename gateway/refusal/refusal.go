@@ -39,8 +39,21 @@ type Answer struct {
 	ResetsAt   time.Time // zero: not known
 }
 
-// soonMS is how long a client may be told to wait: what does not pass within it is not worth repeating.
-const soonMS = 60_000
+// soonMS is how long a client may be told to wait: what does not pass within it is not worth repeating. It is a rolling minute with its
+// partial second, or a full window would be given up in its first second and waited for in the others.
+const soonMS = 61_000
+
+// headerMS is the longest wait in the headers of what is worth repeating: SDKs wait no longer than a minute, and with more would come
+// back at once. Who comes a second too early is told to wait that second. The body has the exact time.
+const headerMS = 60_000
+
+// wait gives what the headers tell of a wait, and whether it is too long to be worth one.
+func wait(ms int64) (header int64, stop bool) {
+	if ms > soonMS {
+		return ms, true
+	}
+	return min(ms, headerMS), false
+}
 
 // secondMS is the wait of refusals whose end nobody knows.
 const secondMS = 1_000
@@ -155,12 +168,13 @@ func (r row) answer(ms int64, known bool) Answer {
 			a.AdviceMS = secondMS
 		}
 	case folded, reset:
-		a.RetryMS, a.ShouldStop = a.AdviceMS, !known || r.retry == reset || ms > soonMS
+		a.RetryMS, a.ShouldStop = wait(a.AdviceMS)
+		a.ShouldStop = a.ShouldStop || !known || r.retry == reset
 	case restOr1s:
 		if a.RetryMS = a.AdviceMS; !known {
 			a.RetryMS, a.AdviceMS = secondMS, secondMS
 		}
-		a.ShouldStop = a.RetryMS > soonMS
+		a.RetryMS, a.ShouldStop = wait(a.RetryMS)
 	}
 	return a
 }

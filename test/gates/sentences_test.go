@@ -38,7 +38,7 @@ var sentences = []struct {
 			for range 5 {
 				w.chat("alice", 1, "").admitted().end(events.Completed)
 			}
-			w.chat("alice", 999, `"max_tokens":8000,`).refused(429, b4, "rpm", "61", "") // before B2, B4 and daily
+			w.chat("alice", 999, `"max_tokens":8000,`).refused(429, b4, "rpm", "60", "") // before B2, B4 and daily
 		},
 	},
 	{
@@ -72,7 +72,7 @@ var sentences = []struct {
 			w.send("alice", wire.Rerank, `{"model":"qwen","query":"weir","documents":["`+text(5000)+`"]}`).admitted()
 			w.holds("model/qwen/occupancy", 5)
 			w.holds("org/alice/daily", 5)
-			w.send("alice", wire.CountTokens, chatBody("qwen", 1, "")).refused(429, b4, "rpm", "61", "")
+			w.send("alice", wire.CountTokens, chatBody("qwen", 1, "")).refused(429, b4, "rpm", "60", "")
 		},
 	},
 	{
