@@ -18,6 +18,7 @@ import (
 	"github.com/weirhq/weir/gateway/trace"
 	"github.com/weirhq/weir/gateway/upstream"
 	"github.com/weirhq/weir/gateway/wire"
+	"github.com/weirhq/weir/projections/gate"
 	"github.com/weirhq/weir/projections/kv"
 )
 
@@ -324,6 +325,7 @@ func (x *exchange) reserve(deployment string) (admitted, again bool) {
 	x.s.config.Meters.admission.Observe(max(took, 0).Seconds())
 	x.parked(&v)
 	if v.Admitted {
+		x.shadowed(&v)
 		return true, false
 	}
 	if v.Refusal.Reason == events.StaleFence {
@@ -344,6 +346,16 @@ func (x *exchange) reserve(deployment string) (admitted, again bool) {
 	x.count(&a)
 	x.write(&a)
 	return false, false
+}
+
+// shadowed counts what shadow limits would have refused.
+func (x *exchange) shadowed(v *events.Verdict) {
+	for _, i := range v.Shadow {
+		if i >= 0 && int(i) < len(x.plan.Claims) {
+			w := gate.Which(x.plan.Claims[i].Meter)
+			x.s.config.Meters.shadows.WithLabelValues(w.Scope, w.Kind, x.model.ID).Inc()
+		}
+	}
 }
 
 // parked notes how long a request waited for occupancy.

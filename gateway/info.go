@@ -84,6 +84,7 @@ type limitInfo struct {
 	Used      int64        `json:"used"`
 	Remaining int64        `json:"remaining"`
 	ResetMS   int64        `json:"reset_ms,omitempty"`
+	Shadow    bool         `json:"shadow,omitempty"` // it refuses nothing
 }
 
 // limitsInfo is the answer of /v1/limits. A null limit is none.
@@ -145,14 +146,15 @@ func (s *Server) fillLimits(info *limitsInfo, c *client, model *authority.Model)
 			continue
 		}
 		words := gate.Which(claim.Meter)
-		l := limitInfo{Meter: claim.Meter, Scope: words.Scope, ID: words.LimitID, Kind: words.Kind, Limit: claim.Limit, Remaining: claim.Limit}
+		l := limitInfo{Meter: claim.Meter, Scope: words.Scope, ID: words.LimitID, Kind: words.Kind, Limit: claim.Limit, Remaining: claim.Limit,
+			Shadow: claim.Shadow}
 		if s.config.View != nil {
 			left, _ := s.config.View.Remaining(claim.Meter, claim.Limit, now)
 			l.Used, l.Remaining, l.ResetMS = left.Used, left.Remaining, left.ResetMS
 		}
 		info.Limits = append(info.Limits, l)
 		for kind, strictest := range map[string]**int64{"rpm": &info.RPM, "rps": &info.RPS, "tpm": &info.TPM, "concurrency": &info.Concurrency} {
-			if words.Kind == kind && (*strictest == nil || claim.Limit < **strictest) {
+			if words.Kind == kind && !claim.Shadow && (*strictest == nil || claim.Limit < **strictest) {
 				*strictest = &claim.Limit
 			}
 		}

@@ -7,6 +7,7 @@ import "github.com/prometheus/client_golang/prometheus"
 type Metrics struct {
 	requests   *prometheus.CounterVec   // by operation, model, outcome
 	refusals   *prometheus.CounterVec   // by gate, kind, model
+	shadows    *prometheus.CounterVec   // by scope, kind, model
 	tenants    *prometheus.CounterVec   // by org, model, outcome
 	tokens     *prometheus.CounterVec   // by org, model, direction
 	admission  prometheus.Histogram     // seconds from reserve to verdict, parking left out
@@ -42,6 +43,7 @@ func NewMetrics() *Metrics {
 	slow := []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
 	m.requests = counter("requests_total", "Requests for models, by how they ended.", "operation", "model", "outcome")
 	m.refusals = counter("refusals_total", "Refused requests, by the gate that refused and the kind of its limit.", "gate", "kind", "model")
+	m.shadows = counter("shadow_refusals_total", "Admitted requests that a shadow limit would have refused.", "scope", "kind", "model")
 	m.tenants = counter("org_requests_total", "Requests of an org that were admitted, by how they ended, under the model asked for.", "org", "model", "outcome")
 	m.tokens = counter("org_tokens_total", "Tokens used by an org, provider usage included, under the model asked for.", "org", "model", "direction")
 	m.parked = histogram("parked_seconds", "How long requests waited for occupancy.", slow, "model", "outcome")

@@ -1,6 +1,8 @@
 package authority
 
 import (
+	"cmp"
+
 	"github.com/weirhq/weir/events"
 )
 
@@ -24,7 +26,7 @@ func newEffective(static *Snapshot, org events.Org, st *OrgState) effective {
 		if r.Override != nil {
 			e.override = *r.Override
 		}
-		e.hold = e.made && e.billing() == Prepaid && !r.Credited && r.Override == nil
+		e.hold = e.made && e.billing() == Prepaid && !r.Credited && !r.Override.lifts()
 	}
 	if e.made {
 		e.defaults = &static.Defaults
@@ -68,7 +70,7 @@ func over(contract, below Limits) Limits {
 	return Limits{
 		RPM: first(contract.RPM, below.RPM), RPS: first(contract.RPS, below.RPS), TPM: first(contract.TPM, below.TPM),
 		Concurrency: first(contract.Concurrency, below.Concurrency), SpendDay: first(contract.SpendDay, below.SpendDay),
-		SpendMonth: first(contract.SpendMonth, below.SpendMonth), Closed: contract.Closed || below.Closed,
+		SpendMonth: first(contract.SpendMonth, below.SpendMonth), Closed: contract.Closed || below.Closed, Shadow: cmp.Or(contract.Shadow, below.Shadow),
 	}
 }
 
@@ -88,7 +90,7 @@ func within(given, defaults, own Limits) Limits {
 		RPM: one(given.RPM, defaults.RPM, own.RPM), RPS: one(given.RPS, defaults.RPS, own.RPS), TPM: one(given.TPM, defaults.TPM, own.TPM),
 		Concurrency: one(given.Concurrency, defaults.Concurrency, own.Concurrency),
 		SpendDay:    one(given.SpendDay, defaults.SpendDay, own.SpendDay), SpendMonth: one(given.SpendMonth, defaults.SpendMonth, own.SpendMonth),
-		Closed: given.Closed || defaults.Closed || own.Closed,
+		Closed: given.Closed || defaults.Closed || own.Closed, Shadow: cmp.Or(given.Shadow, defaults.Shadow),
 	}
 }
 

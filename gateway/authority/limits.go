@@ -58,5 +58,15 @@ func readRates(m *strictyaml.Map, rpm, rps, tpm, concurrency int64) Limits {
 		TPM:         m.Get("tpm").Int(0, 1, tpm),
 		Concurrency: m.Get("concurrency").Int(0, 1, concurrency),
 		Closed:      m.Get("outage_mode").OneOf(outageOpen, outageOpen, outageClosed) == outageClosed,
+		Shadow:      readShadow(m.Get("shadow"), rpm, rps, tpm, concurrency),
 	}
+}
+
+// readShadow reads limits that are tried out.
+func readShadow(n strictyaml.Node, rpm, rps, tpm, concurrency int64) Rates {
+	m := n.Map()
+	r := Rates{RPM: m.Get("rpm").Int(0, 1, rpm), RPS: m.Get("rps").Int(0, 1, rps), TPM: m.Get("tpm").Int(0, 1, tpm),
+		Concurrency: m.Get("concurrency").Int(0, 1, concurrency)}
+	m.End()
+	return r
 }

@@ -50,6 +50,7 @@ type LimitSet struct {
 	SpendDay    int64 `json:"spend_day_nano,omitempty"`
 	SpendMonth  int64 `json:"spend_month_nano,omitempty"`
 	Closed      bool  `json:"closed,omitempty"`
+	Shadow      Rates `json:"shadow,omitzero"`
 }
 
 // Limits is the set as limits.
@@ -75,6 +76,18 @@ type Override struct {
 	Workspace LimitSet `json:"workspace,omitzero"`
 	Principal LimitSet `json:"principal,omitzero"`
 	Key       LimitSet `json:"key,omitzero"` // rpm: the ceiling of every key
+}
+
+// lifts says whether it is a contract's, in place of the hold before the first credit. Shadows alone are none.
+func (o *Override) lifts() bool {
+	if o == nil {
+		return false
+	}
+	bare := *o
+	for _, l := range []*LimitSet{&bare.Org, &bare.Workspace, &bare.Principal, &bare.Key} {
+		l.Shadow = Rates{}
+	}
+	return bare != Override{} || *o == Override{}
 }
 
 // ScopeRecord is a workspace or a principal.

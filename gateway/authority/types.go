@@ -53,6 +53,7 @@ type Limits struct {
 	SpendDay    int64 // nano-dollars a UTC day
 	SpendMonth  int64 // nano-dollars a UTC month
 	Closed      bool  // outage_mode closed: nothing is admitted while the log is out of reach
+	Shadow      Rates // limits that are tried out: they refuse nothing
 }
 
 // Billing says how an org pays.

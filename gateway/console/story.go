@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/weirhq/weir/events"
-	"github.com/weirhq/weir/gateway/policy"
+	"github.com/weirhq/weir/projections/gate"
 	"github.com/weirhq/weir/projections/generation"
 	"github.com/weirhq/weir/projections/insight"
 )
@@ -58,9 +58,9 @@ func (h *Handler) record(r *http.Request, id string) *generation.Record {
 // meterWords says in words whose limit of what a meter is.
 func meterWords(of any) string {
 	m := fmt.Sprint(of)
-	words := policy.Which(events.Meter(m))
+	words := gate.Which(events.Meter(m))
 	name := strings.ToLower(kindName(words.Kind))
-	if words.Gate == policy.GateUnknown {
+	if words.Gate == gate.Unknown {
 		return m
 	}
 	if _, _, dimension := events.Meter(m).Split(); dimension == "balance" {

@@ -109,9 +109,14 @@ func TestOverrides(t *testing.T) {
 	s.admin("PUT", "/admin/orgs/acme/override", obj("key", obj("rps", 5))).refuses(400, "key.rps: there is no such field")
 	s.admin("PUT", "/admin/orgs/acme/override", obj("org", obj("rpm", 1_000_001))).refuses(400, "org.rpm is 1000001")
 	s.admin("PUT", "/admin/orgs/none/override", obj()).refuses(404, "no org")
+	s.admin("PUT", "/admin/orgs/acme/override", obj("key", obj("shadow", obj("rps", 5)))).refuses(400, "key.shadow.rps: there is no such field")
 	s.admin("DELETE", "/admin/orgs/acme/override", nil).is(200)
 	if _, limits := s.key("raw"); limits[events.ScopeOrg].RPM != 20 || limits[events.ScopeKey].RPM != 20 {
 		t.Errorf("held again: %v", limits)
+	}
+	s.admin("PUT", "/admin/orgs/acme/override", obj("org", obj("shadow", obj("rpm", 7)))).is(200) // a limit that is tried out is no contract
+	if _, limits := s.key("raw"); limits[events.ScopeOrg].RPM != 20 || limits[events.ScopeOrg].Shadow.RPM != 7 {
+		t.Errorf("in its shadow: %v", limits)
 	}
 	s.admin("PUT", "/admin/orgs/filed/override", obj("org", obj("rpm", 700))).is(200)
 	if _, limits := s.key("file-key"); limits[events.ScopeOrg].RPM != 700 {

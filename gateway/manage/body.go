@@ -333,6 +333,14 @@ func (o *object) given(rps, spend bool) (l authority.LimitSet) {
 	if rps {
 		l.RPS = o.integer("rps", 0, 1, authority.MaxRPS)
 	}
+	if s := o.sub("shadow"); s != nil {
+		l.Shadow = authority.Rates{RPM: s.integer("rpm", 0, 1, authority.MaxRPM), TPM: s.integer("tpm", 0, 1, authority.MaxTPM),
+			Concurrency: s.integer("concurrency", 0, 1, authority.MaxConcurrency)}
+		if rps {
+			l.Shadow.RPS = s.integer("rps", 0, 1, authority.MaxRPS)
+		}
+		s.end()
+	}
 	if spend {
 		l.SpendDay, l.SpendMonth = o.money("spend_day", false), o.money("spend_month", false)
 	}
@@ -348,6 +356,8 @@ type limitsBody struct {
 	SpendDay    *string `json:"spend_day,omitempty"`
 	SpendMonth  *string `json:"spend_month,omitempty"`
 	OutageMode  string  `json:"outage_mode"`
+
+	Shadow authority.Rates `json:"shadow,omitzero"` // limits that are tried out: they refuse nothing
 }
 
 func some(v int64) *int64 {
@@ -366,7 +376,7 @@ func dollars(v int64) *string {
 }
 
 func showLimits(l authority.LimitSet) limitsBody {
-	return limitsBody{some(l.RPM), some(l.RPS), some(l.TPM), some(l.Concurrency), dollars(l.SpendDay), dollars(l.SpendMonth), outageMode(l.Closed)}
+	return limitsBody{some(l.RPM), some(l.RPS), some(l.TPM), some(l.Concurrency), dollars(l.SpendDay), dollars(l.SpendMonth), outageMode(l.Closed), l.Shadow}
 }
 
 func outageMode(closed bool) string {

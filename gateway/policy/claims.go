@@ -32,6 +32,13 @@ func (b *builder) window(m events.Meter, ms, amount, limit int64, basis string) 
 	}
 }
 
+// shadow adds a claim of the same on the meter beside it that refuses nothing, if there is a limit to try out.
+func (b *builder) shadow(m events.Meter, ms, amount, limit int64, basis string) {
+	if limit > 0 {
+		b.add(events.Claim{Meter: authority.Shadow(m), Kind: events.Window, WindowMS: ms, Amount: amount, Limit: limit, HasLimit: true, Basis: basis, Shadow: true})
+	}
+}
+
 const (
 	minuteMS = 60_000
 	secondMS = 1_000
@@ -43,6 +50,8 @@ func (b *builder) rates() {
 		if s := &b.scopes[i]; !b.replaced(s) {
 			b.window(s.Names.RPM, minuteMS, 1, s.Limits.RPM, events.BasisRequest)
 			b.window(s.Names.RPS, secondMS, 1, s.Limits.RPS, events.BasisRequest)
+			b.shadow(s.Names.RPM, minuteMS, 1, s.Limits.Shadow.RPM, events.BasisRequest)
+			b.shadow(s.Names.RPS, secondMS, 1, s.Limits.Shadow.RPS, events.BasisRequest)
 		}
 	}
 	if d := b.in.Model.Dedicated; d != nil {
@@ -61,6 +70,10 @@ func (b *builder) rates() {
 	}
 	if limits.RPS > 0 {
 		b.window(authority.OrgModel(b.in.Key.Org, b.in.Model, "rps"), secondMS, 1, limits.RPS, events.BasisRequest)
+	}
+	if s := limits.Shadow; s != (authority.Rates{}) {
+		b.shadow(authority.OrgModel(b.in.Key.Org, b.in.Model, "rpm"), minuteMS, 1, s.RPM, events.BasisRequest)
+		b.shadow(authority.OrgModel(b.in.Key.Org, b.in.Model, "rps"), secondMS, 1, s.RPS, events.BasisRequest)
 	}
 }
 
@@ -161,7 +174,7 @@ func (b *builder) tokens() {
 		names := b.in.Model.Names()
 		b.pair(names.Endpoint.TPM, names.Endpoint.Concurrency, &d.Limits, amount, basis)
 	}
-	if limits := b.model(); limits.TPM > 0 || limits.Concurrency > 0 {
+	if limits := b.model(); limits.TPM > 0 || limits.Concurrency > 0 || limits.Shadow != (authority.Rates{}) {
 		m := b.in.Model
 		b.pair(authority.OrgModel(b.in.Key.Org, m, "tpm"), authority.OrgModel(b.in.Key.Org, m, "concurrency"), &limits, amount, basis)
 	}
@@ -177,14 +190,19 @@ func (b *builder) reserved() (amount int64, basis string) {
 }
 
 func (b *builder) pair(tpm, concurrency events.Meter, l *authority.Limits, amount int64, basis string) {
-	if l.TPM > 0 {
+	if l.TPM > 0 || l.Shadow.TPM > 0 {
 		b.window(tpm, minuteMS, amount, l.TPM, basis)
+		b.shadow(tpm, minuteMS, amount, l.Shadow.TPM, basis)
 		if b.p.bases |= usesTotal; basis == BasisWeighted {
 			b.p.bases |= usesWeighted
 		}
 	}
 	if l.Concurrency > 0 {
 		b.add(events.Claim{Meter: concurrency, Kind: events.Gauge, Amount: 1, Limit: l.Concurrency, HasLimit: true, Basis: events.BasisSlot})
+	}
+	if l.Shadow.Concurrency > 0 {
+		b.add(events.Claim{Meter: authority.Shadow(concurrency), Kind: events.Gauge, Amount: 1, Limit: l.Shadow.Concurrency, HasLimit: true,
+			Basis: events.BasisSlot, Shadow: true})
 	}
 }
 

@@ -5,6 +5,7 @@ package policy
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/gateway/authority"
@@ -128,7 +129,21 @@ func New(in *Input) *Plan {
 		b.money()
 	}
 	p.Claims = b.attempt(b.claims, in.Target)
+	p.fit()
 	return p
+}
+
+// fit drops shadow claims, the last first, where a reserve would have more claims than it may: they refuse nothing, and without them
+// every other one has room.
+func (p *Plan) fit() {
+	for i := len(p.Claims) - 1; i >= 0 && len(p.Claims) > events.MaxClaims; i-- {
+		if !p.Claims[i].Shadow {
+			continue
+		}
+		if p.Claims = slices.Delete(p.Claims, i, i+1); i < p.Rates {
+			p.Rates--
+		}
+	}
 }
 
 // typicalClaims is for how many claims room is made at once.

@@ -104,6 +104,7 @@ type limitsFile struct {
 	Limits      any `yaml:"limits"`
 	Models      any `yaml:"models"`
 	Connections any `yaml:"connections"`
+	BYOK        any `yaml:"byok"`
 	Pools       any `yaml:"pools"`
 }
 
@@ -124,6 +125,7 @@ type someLimits struct {
 	Concurrency *int64 `yaml:"concurrency"`
 	RPS         *int64 `yaml:"rps"`
 	OutageMode  string `yaml:"outage_mode"`
+	Shadow      any    `yaml:"shadow"`
 }
 
 // readLimits reads a file of other limits. A limit that the file does not give stays as it was recorded; one that is null under meters

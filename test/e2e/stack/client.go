@@ -140,6 +140,7 @@ type Limit struct {
 	Meter                  string
 	Scope, ID, Kind        string
 	Limit, Used, Remaining int64
+	Shadow                 bool
 }
 
 // Limits asks a gateway what is left.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal"
@@ -203,8 +204,9 @@ func (s *Stack) gateway(tb testing.TB) {
 	check(tb, err)
 	name, err := access.NewName("gw")
 	check(tb, err)
+	registry := prometheus.NewRegistry()
 	c := gateway.Config{Config: cfg, Name: events.Gateway(name), Log: s.Log, Conn: s.conn, Projector: s.Projector, View: s.near,
-		Ratio: s.auditor.Ratio, Registry: prometheus.NewRegistry(), Logger: Quiet(),
+		Ratio: s.auditor.Ratio, Registry: registry, Logger: Quiet(),
 		DrainFor: s.config.DrainFor, Forward: []string{provider.ScriptHeader}}
 	closeConn := func() {}
 	if len(s.Gateways) > 0 {
@@ -224,6 +226,7 @@ func (s *Stack) gateway(tb testing.TB) {
 	g := &Gateway{Name: events.Gateway(name), Dir: dir, done: make(chan struct{})}
 	g.Gateway, err = gateway.New(s.keep, c)
 	check(tb, err)
+	g.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	g.URL = "http://" + g.Addr().String()
 	ctx, stop := context.WithCancel(s.keep)
 	g.stop = stop
