@@ -175,7 +175,7 @@ func newWorld(tb testing.TB, s setup) *world {
 		c, secret, err := access.NewCredentials(string(role), role)
 		w.must(err)
 		all.Identities, w.secrets[role] = append(all.Identities, c), secret
-		w.must(access.WriteSecret(filepath.Join(w.dir, string(role)), secret))
+		w.must(access.WriteSecret(w.secretOf(role), secret))
 	}
 	credentials, err := yaml.Marshal(all)
 	w.must(err)
@@ -221,9 +221,14 @@ func (w *world) config(name, head string) string {
 	return stack.Settings{Weir: w.setup.weir, Keys: w.setup.keys}.Write(w.tb, dir, head, map[string]string{"upstream": w.upstream})
 }
 
+// secretOf is the file with a role's secret.
+func (w *world) secretOf(role access.Role) string {
+	return filepath.Join(w.dir, "secret-"+string(role))
+}
+
 // joins is the head of a configuration that joins the log at an address.
 func (w *world) joins(name, address, log string, role access.Role) string {
-	return fmt.Sprintf("listen: %s\ndata_dir: %s\nlog: {url: nats://%s, credentials: %s}\n", address, filepath.Join(w.dir, name+"-data"), log, filepath.Join(w.dir, string(role)))
+	return fmt.Sprintf("listen: %s\ndata_dir: %s\nlog: {url: nats://%s, credentials: %s}\n", address, filepath.Join(w.dir, name+"-data"), log, w.secretOf(role))
 }
 
 // processes writes every process's files.
