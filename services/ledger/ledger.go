@@ -63,7 +63,7 @@ type Config struct {
 	// that was cut. 0 where every message is forced to the disk.
 	Behind time.Duration
 
-	// Gateways counts those that serve; nil if the process does not know.
+	// Gateways counts those that serve; nil if the process does not know, 0 while it does not.
 	Gateways func() int64
 
 	Now    func() time.Time
@@ -466,6 +466,9 @@ func (l *Ledger) tell(ctx context.Context) error {
 		m.Gateways = l.c.Gateways()
 	}
 	l.mu.Lock()
+	if m.Gateways == 0 {
+		m.Gateways = l.shared.Gateways // what is not known changes nothing
+	}
 	same := l.known && l.shared.ID == m.ID && l.shared.Seq == m.Seq && l.shared.Gateways == m.Gateways && l.shared.Recovered.Equal(m.Recovered)
 	l.mu.Unlock()
 	if same {

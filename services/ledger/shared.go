@@ -68,22 +68,50 @@ func (s *KV) Mark(ctx context.Context) (m Mark, known bool, err error) {
 	return m, true, nil
 }
 
-// Keep writes the mark.
+// Keep writes the mark unless a newer one is there, as Postgres does.
 func (s *KV) Keep(ctx context.Context, m Mark) error {
 	ctx, cancel := context.WithTimeout(ctx, callFor)
 	defer cancel()
+	if err := s.keep(ctx, m); err != nil {
+		return fmt.Errorf("write the ledger's mark to bucket %s: %w", access.BucketAuthority, err)
+	}
+	return nil
+}
+
+func (s *KV) keep(ctx context.Context, m Mark) error {
 	text, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}
 	bucket, err := s.js.KeyValue(ctx, access.BucketAuthority)
-	if err == nil {
-		_, err = bucket.Put(ctx, key, text)
+	if err != nil {
+		return err
+	}
+	entry, err := bucket.Get(ctx, key)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		_, err = bucket.Create(ctx, key, text)
+		return another(err)
 	}
 	if err != nil {
-		return fmt.Errorf("write the ledger's mark to bucket %s: %w", access.BucketAuthority, err)
+		return err
 	}
-	return nil
+	var there Mark
+	if err := json.Unmarshal(entry.Value(), &there); err != nil {
+		return err
+	}
+	if there.Recovered.After(m.Recovered) || there.Recovered.Equal(m.Recovered) && there.Seq > m.Seq {
+		return nil
+	}
+	_, err = bucket.Update(ctx, key, text, entry.Revision())
+	return another(err)
+}
+
+// another says of what a process was too late for that it is no failure: its next mark says what is to be said.
+func another(err error) error {
+	if errors.Is(err, jetstream.ErrKeyExists) {
+		return nil
+	}
+	return err
 }
 
 // Postgres keeps the mark in a database. Several processes may.

@@ -74,6 +74,9 @@ func (n *node) gateways() (live int64) {
 	if n.projector == nil {
 		return 0
 	}
+	if ok, _ := n.projector.Answering(); !ok {
+		return 0 // the fold may be far from the log's end
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	all, err := projector.Query(ctx, n.projector, func(f *admission.Fold) []admission.GatewayState { return f.Gateways() })

@@ -85,9 +85,21 @@ func (w *world) atOnce(s *stack.Story) {
 // saysOf is what the log says of a request, for people.
 func saysOf(s *stack.Story, id string) (words string) {
 	for k := range s.Records {
-		if r := &s.Records[k]; r.Subject == id {
-			words += fmt.Sprintf("\n    %d at %s %s %s", r.Seq, time.Unix(0, r.At).UTC().Format(time.StampMicro), r.ID, r.Source)
+		r := &s.Records[k]
+		if r.Subject != id {
+			continue
 		}
+		what := ""
+		switch d := r.Data.(type) {
+		case *events.Reserve:
+			what = fmt.Sprintf("org %s, mode %q, at %s", d.Org, d.Mode, time.Unix(0, d.At).UTC().Format(time.StampMicro))
+		case *events.Release:
+			what = fmt.Sprintf("of %v, outcome %v, dispatched %v", d.Of, d.Outcome, d.Dispatched)
+		}
+		words += fmt.Sprintf("\n    %d at %s %s %s %s", r.Seq, time.Unix(0, r.At).UTC().Format(time.StampMicro), r.ID, r.Source, what)
+	}
+	if t := s.Requests[events.RequestID(id)]; t != nil {
+		words += fmt.Sprintf("\n    verdicts %+v", t.Verdicts)
 	}
 	return words
 }
