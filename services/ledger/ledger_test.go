@@ -191,8 +191,10 @@ func TestTheDatabaseOutlivesTheDisk(t *testing.T) {
 }
 
 // A mark that is older than what is kept does not take its place.
-func TestTheNewestMarkStays(t *testing.T) {
-	h := newDatabaseHouse(t)
+func TestTheNewestMarkStays(t *testing.T) { both(t, theNewestMarkStays) }
+
+func theNewestMarkStays(t *testing.T, newHouse func(*testing.T) *house) {
+	h := newHouse(t)
 	word := time.Now()
 	for _, c := range []struct {
 		m    Mark
@@ -204,6 +206,24 @@ func TestTheNewestMarkStays(t *testing.T) {
 		m, known, err := h.shared().Mark(h.ctx())
 		if err != nil || !known || m.Seq != c.kept {
 			t.Fatalf("after %+v: %+v, %t, %v", c.m, m, known, err)
+		}
+	}
+}
+
+// A process that does not know how many gateways serve, as one that has just started, leaves what is known.
+func TestACountThatIsNotKnownChangesNothing(t *testing.T) { both(t, aCountThatIsNotKnown) }
+
+func aCountThatIsNotKnown(t *testing.T, newHouse func(*testing.T) *house) {
+	h := newHouse(t)
+	h.publish(1, "acme")
+	for _, step := range []struct{ counted, want int64 }{{0, 1}, {2, 2}, {0, 2}, {3, 3}} {
+		l := h.ledger()
+		l.c.Gateways = func() int64 { return step.counted }
+		h.must(l.look(h.ctx()))
+		other := h.ledger()
+		h.must(other.reread(h.ctx()))
+		if got := other.Gateways(); got != step.want {
+			t.Errorf("after one counted %d, another process knows of %d gateways, want %d", step.counted, got, step.want)
 		}
 	}
 }

@@ -24,7 +24,10 @@ type Shared interface {
 }
 
 // key is the mark's in the authority's bucket.
-const key = "ledger"
+const key = access.KeyLedger
+
+// keepTries is how often a mark is put in place of another that has just changed.
+const keepTries = 5
 
 // KV keeps the mark in the authority's bucket. One goroutine at a time may use it.
 type KV struct {
@@ -72,10 +75,15 @@ func (s *KV) Mark(ctx context.Context) (m Mark, known bool, err error) {
 func (s *KV) Keep(ctx context.Context, m Mark) error {
 	ctx, cancel := context.WithTimeout(ctx, callFor)
 	defer cancel()
-	if err := s.keep(ctx, m); err != nil {
-		return fmt.Errorf("write the ledger's mark to bucket %s: %w", access.BucketAuthority, err)
+	for tries := 1; ; tries++ {
+		err := s.keep(ctx, m)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, jetstream.ErrKeyExists) || tries == keepTries { // or another process kept its own in between
+			return fmt.Errorf("write the ledger's mark to bucket %s: %w", access.BucketAuthority, err)
+		}
 	}
-	return nil
 }
 
 func (s *KV) keep(ctx context.Context, m Mark) error {
@@ -90,7 +98,7 @@ func (s *KV) keep(ctx context.Context, m Mark) error {
 	entry, err := bucket.Get(ctx, key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		_, err = bucket.Create(ctx, key, text)
-		return another(err)
+		return err
 	}
 	if err != nil {
 		return err
@@ -103,14 +111,6 @@ func (s *KV) keep(ctx context.Context, m Mark) error {
 		return nil
 	}
 	_, err = bucket.Update(ctx, key, text, entry.Revision())
-	return another(err)
-}
-
-// another says of what a process was too late for that it is no failure: its next mark says what is to be said.
-func another(err error) error {
-	if errors.Is(err, jetstream.ErrKeyExists) {
-		return nil
-	}
 	return err
 }
 

@@ -63,7 +63,7 @@ func gateway(name string, p *Permissions) {
 	p.publish(apiStream+generations, apiDirect+generations+".>")
 }
 
-// projector: folds the log, answers gateways, writes the views, ticks and verdicts.
+// projector: folds the log, answers gateways, writes the views, ticks and verdicts, and the mark of how far the right log went.
 func projector(_ string, p *Permissions) {
 	platform := string(events.Platform)
 	p.publish(fact(platform, events.KindVerdicts), fact(platform, events.KindTick), VerdictPrefix+"*")
@@ -72,6 +72,7 @@ func projector(_ string, p *Permissions) {
 		p.publish(kvSubject(bucket, ">"))
 		p.keep(BucketStream(bucket))
 	}
+	p.publish(kvSubject(BucketAuthority, KeyLedger))
 	p.keep(StreamAccounting)
 	p.read(allStreams()...)
 }

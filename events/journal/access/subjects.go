@@ -11,6 +11,9 @@ const (
 	BucketGenerations = "generations"
 	BucketAuthority   = "authority"
 	BucketLeases      = "leases"
+
+	// KeyLedger is where the mark of the right log is kept in BucketAuthority: by projectors, beside who makes that bucket.
+	KeyLedger = "ledger"
 )
 
 // Subjects of core NATS.

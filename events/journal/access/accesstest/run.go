@@ -417,6 +417,7 @@ func (c Cluster) projector(t *testing.T) {
 	}
 	p.Store("acct._.tick", "{}")
 	p.Put(access.BucketWindows, "org/acme/rpm", "1")
+	p.Put(access.BucketAuthority, access.KeyLedger, "{}")
 	rev := p.Put(access.BucketLeases, "projector", p.Name)
 	kv, err := p.JS.KeyValue(timeout(t), access.BucketLeases)
 	if err != nil {
