@@ -140,27 +140,6 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// A gateway that lost sight of a request releases it without knowing whose it was: the fold ends it, and so does its record. Another's
-// gateway's word is not taken.
-func TestAStrayEndsItsRequest(t *testing.T) {
-	for _, own := range []bool{true, false} {
-		g, log := New(), eventstest.NewLog(start)
-		id := eventstest.RequestID(1)
-		r := log.Add(eventstest.Reserve(id))
-		g.Apply(&r)
-		d := eventstest.Release(id)
-		if !own {
-			d.Gateway = "other-aaaaaaaa"
-		}
-		r = log.Add(d)
-		r.Org = events.Platform
-		g.Apply(&r)
-		if rec := g.Drain(true)[0]; (rec.State == Ended) != own {
-			t.Errorf("of its own gateway: %t; the record is %s", own, rec.State)
-		}
-	}
-}
-
 // Facts of another org do not touch a record.
 func TestForeign(t *testing.T) {
 	g, log := New(), eventstest.NewLog(start)
