@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/weirhq/weir/projections/generation"
-	"github.com/weirhq/weir/test/postgrestest"
+	"github.com/weirhq/weir/test/audittest"
 )
 
 type listAnswer struct {
@@ -17,7 +17,8 @@ type listAnswer struct {
 }
 
 func TestRequestsAreListedFromTheDatabase(t *testing.T) {
-	if a := listedOverHTTP(t, startWhole(t, postgrestest.URL(t))); a.Newest != 0 {
+	url, _ := audittest.Database(t)
+	if a := listedOverHTTP(t, startWhole(t, url)); a.Newest != 0 {
 		t.Errorf("a database has all, and the answer says %d", a.Newest)
 	}
 }

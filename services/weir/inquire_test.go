@@ -21,6 +21,7 @@ import (
 	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/services/config"
 	"github.com/weirhq/weir/services/provider"
+	"github.com/weirhq/weir/test/audittest"
 	"github.com/weirhq/weir/test/postgrestest"
 )
 
@@ -351,7 +352,8 @@ type usageAnswer struct {
 }
 
 func TestUsageOverHTTP(t *testing.T) {
-	w := startWhole(t, postgrestest.URL(t))
+	url, _ := audittest.Database(t)
+	w := startWhole(t, url)
 	viewer := w.person("acme", "viewer")
 	for range 3 {
 		w.chat("acme", 200)

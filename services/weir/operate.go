@@ -44,6 +44,7 @@ func (n *node) operate() error {
 	on.Handle("GET /status", http.HandlerFunc(n.serveStatus))
 	on.Handle("GET /log", http.HandlerFunc(n.serveLog))
 	on.Handle("POST /recover", http.HandlerFunc(n.serveRecover))
+	on.Handle("POST /audit/rebuild", http.HandlerFunc(n.serveRebuild))
 	return nil
 }
 
