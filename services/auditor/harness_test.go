@@ -155,8 +155,18 @@ type running struct {
 	stop func()
 }
 
-// run runs an auditor until stop, or the test's end.
+// run runs an auditor until stop, or the test's end. One that is alone writes when it returns.
 func (n *node) run(change func(*Config)) *running {
+	n.t.Helper()
+	r := n.begin(change)
+	if r.cfg.Alone {
+		n.active(r)
+	}
+	return r
+}
+
+// begin runs an auditor until stop, or the test's end.
+func (n *node) begin(change func(*Config)) *running {
 	n.t.Helper()
 	cfg := Config{Conn: n.nc, Log: n.log, Name: "auditor-test", Alone: true, MaxBytes: 64 << 20, Logger: slog.New(slog.NewTextHandler(testLog{n.t}, nil))}
 	if change != nil {
@@ -186,9 +196,6 @@ func (n *node) run(change func(*Config)) *running {
 		}
 	}}
 	n.t.Cleanup(r.stop)
-	if cfg.Alone {
-		n.active(r)
-	}
 	return r
 }
 

@@ -64,6 +64,7 @@ func Rebuild(ctx context.Context, cfg Config, beside Beside, told func(Progress)
 		p = b.progress
 		if err == nil {
 			p.Done, p.Position = true, a.Status().Position
+			p.Last = max(p.Last, p.Position)
 			told(p)
 			return nil
 		}

@@ -29,6 +29,13 @@ type worker struct {
 	came    time.Time        // when something last came
 	turned  time.Time        // when complete records were last written
 	saved   time.Time        // when all were
+	unmade  *unmade          // a write that is still to be made
+}
+
+// unmade is a write that is not known to have been made.
+type unmade struct {
+	rows []generation.Row
+	to   generation.Place
 }
 
 // begin opens the store and finds the position.
@@ -252,17 +259,30 @@ func (w *worker) write(ctx context.Context, rows []generation.Row, to generation
 	if len(rows) == 0 && to == w.stored {
 		return nil
 	}
-	err := w.surely(ctx, fmt.Sprintf("write %d records", len(rows)), func() error { return w.store.Write(ctx, rows, to) })
+	w.unmade = &unmade{rows, to}
+	return w.make(ctx)
+}
+
+// make makes the write that is still to be made: also one that was broken off, exactly as it was. What was drained for it is nowhere else.
+func (w *worker) make(ctx context.Context) error {
+	u := w.unmade
+	if u == nil {
+		return nil
+	}
+	err := w.surely(ctx, fmt.Sprintf("write %d records", len(u.rows)), func() error { return w.store.Write(ctx, u.rows, u.to) })
 	if err != nil {
 		return err
 	}
-	w.stored = to
-	w.a.note(func(s *Status) { s.Written += uint64(len(rows)) })
+	w.stored, w.unmade = u.to, nil
+	w.a.note(func(s *Status) { s.Written += uint64(len(u.rows)) })
 	return nil
 }
 
 // save writes all changed records and the position, and keeps what was learned.
 func (w *worker) save(ctx context.Context) error {
+	if err := w.make(ctx); err != nil {
+		return err
+	}
 	rows := w.drain(true)
 	for w.gens.Changed() > 0 { // more than one write holds: the position moves with the last
 		if err := w.write(ctx, rows, w.stored); err != nil {

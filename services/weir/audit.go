@@ -80,7 +80,9 @@ func (*auditStatus) Run(cli *cli, out io.Writer) error {
 
 // Run drops what was replaced.
 func (*auditDrop) Run(cli *cli, out io.Writer) error {
-	return auditing(cli, func(ctx context.Context, _ *config.Config, pool *pgxpool.Pool) error { return dropReplaced(ctx, pool, out) })
+	return auditing(cli, func(ctx context.Context, _ *config.Config, pool *pgxpool.Pool) error {
+		return dropReplaced(ctx, pool, out)
+	})
 }
 
 func dropReplaced(ctx context.Context, pool *pgxpool.Pool, out io.Writer) error {
