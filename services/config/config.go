@@ -205,9 +205,14 @@ func reason(err error) string {
 
 // Parse reads a file's text and the environment. file is for messages and for relative paths; empty: there is no file.
 func Parse(file string, data []byte, env func(string) string) (*Config, []Warning, error) {
+	return parse(file, data, env, nil)
+}
+
+// parse also tells of each field that it asks for, if asked is not nil.
+func parse(file string, data []byte, env func(string) string, asked func(path string)) (*Config, []Warning, error) {
 	l := loader{c: Default(), env: env}
 	l.c.File = file
-	l.r = &strictyaml.Reader{File: file, Override: l.variable}
+	l.r = &strictyaml.Reader{File: file, Override: l.variable, Asked: asked}
 	l.top(l.r.Read(data).Map())
 	l.router()
 	if len(l.r.Faults) == 0 {

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"syscall"
 
 	"github.com/goccy/go-yaml"
 	"github.com/nats-io/nats.go"
@@ -162,7 +163,11 @@ func readPrivate(path string, into any) error {
 	if err != nil {
 		return err
 	}
-	if mode := info.Mode().Perm(); mode&0o077 != 0 {
+	others := fs.FileMode(0o077)
+	if owner, ok := info.Sys().(*syscall.Stat_t); ok && int(owner.Uid) != os.Geteuid() {
+		others = 0o037 // another user gives it, through a group, as Kubernetes does
+	}
+	if mode := info.Mode().Perm(); mode&others != 0 {
 		return fmt.Errorf("%s: mode %04o lets others read it, must be 0600", path, mode)
 	}
 	return readFile(path, into)

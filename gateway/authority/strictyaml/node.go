@@ -25,6 +25,7 @@ type Reader struct {
 	File     string
 	Faults   Faults
 	Override func(field string) string // another source of a field's text, by its path; "" when it has none. nil: no other source
+	Asked    func(path string)         // told of each field that is asked for, there or not. nil: nobody is
 	anchors  map[string]ast.Node
 	aliases  int
 }

@@ -121,6 +121,9 @@ func keyOf(k ast.MapKeyNode) (string, bool) {
 // Get takes a field. One that the file does not have is absent; another source may have it.
 func (m *Map) Get(key string) Node {
 	m.taken[key] = true
+	if m.node.r.Asked != nil {
+		m.node.r.Asked(join(m.node.path, key))
+	}
 	n, ok := m.values[key]
 	if !ok {
 		n = Node{r: m.node.r, path: join(m.node.path, key), pos: m.node.pos, fixed: m.node.fixed || m.node.text != nil}
