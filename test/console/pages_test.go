@@ -27,7 +27,7 @@ func TestEveryPage(t *testing.T) {
 				{"pool-new", "/console/pools/new", "New provider pool"},
 				{"activity", "/console/activity", "Activity"},
 				{"served", "/console/activity/" + d.served, "What happened"},
-				{"refused", "/console/activity/" + d.refused, "refused here"},
+				{"refused", "/console/activity/" + d.refused, "3 of 3 used, 1 more asked for"},
 				{"usage", "/console/usage", "Usage"},
 				{"simulate", "/console/simulate", "Simulate"},
 				{"nothing", "/console/nowhere", "There is nothing"},

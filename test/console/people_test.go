@@ -297,3 +297,28 @@ func TestSimulate(t *testing.T) {
 		calm(t, tab, "simulate "+name+" scripts")
 	}
 }
+
+// TestActivity finds requests by what they were, and follows one to its story.
+func TestActivity(t *testing.T) {
+	t.Parallel()
+	d := running(t)
+	tab := d.signedIn(t, browsertest.Look{}, "viewer@acme.example")
+	tab.Go(d.url + "/console/activity")
+	tab.Until(`document.querySelectorAll("#list tbody tr").length >= 7`)
+	tab.Shot("activity")
+	tab.Fill("[name=outcome]", "refused")
+	tab.Click("form.filters button") // swaps the list alone
+	tab.Until(`document.querySelectorAll("#list tbody tr").length > 0 && [...document.querySelectorAll("#list tbody tr")].every(r => r.innerText.includes("requests a minute of the key"))`)
+	tab.Until(`location.search.includes("outcome=refused")`)
+	tab.Leave("#list tbody a")
+	tab.Until(`/Refused by Key.*: requests a minute: 3 of 3 used, 1 more asked for./i.test(document.body.innerText)`) // the log, or the gateway before it
+	tab.Go(d.url + "/console/activity?key=nobody")
+	tab.Sees("No request matches")
+	tab.Go(d.url + "/console/activity?from=2026-01-02T03:04&to=2026-01-01T00:00")
+	tab.Until(`!!document.querySelector(".problem")`)
+	tab.Go(d.url + "/console/activity")
+	tab.Fill("[name=id]", d.served)
+	tab.Leave(`form:has([name=id]) button`)
+	tab.Sees("Completed")
+	calm(t, tab, "activity")
+}

@@ -104,7 +104,7 @@
       const id = select.value, from = Date.now() / 1000 - keep, kept = points.filter((p) => p.t > from);
       return [kept.map((p) => p.t), kept.map((p) => (p.v[id] ? p.v[id][0] : null)), kept.map((p) => (p.v[id] ? p.v[id][1] : null))];
     }
-    function window() { // what there is of the last minutes, at least one
+    function lately() { // what there is of the last minutes, at least one
       const now = Date.now() / 1000, from = points.length ? points[0].t : now;
       return [Math.max(now - keep, Math.min(from, now - 60)), now];
     }
@@ -120,7 +120,7 @@
       const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line } };
       drawn = new uPlot({
         width: plot.clientWidth, height: plot.clientHeight, legend: { show: false }, cursor: { show: false },
-        scales: { x: { range: () => window() }, y: { range: () => [0, height()] } },
+        scales: { x: { range: () => lately() }, y: { range: () => [0, height()] } },
         axes: [{ ...axis, space: 60, values: (u, all) => all.map((t) => new Date(t * 1e3).toISOString().slice(11, 16)) }, { ...axis, size: 70, values: (u, all) => all.map((v) => amount(kind, v)) }],
         series: [{}, { stroke: css("--accent"), width: 2, fill: css("--tint"), points: { show: false } }, { stroke: css("--over"), width: 1, dash: [6, 4], points: { show: false } }],
       }, data(), plot);

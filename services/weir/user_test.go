@@ -1,0 +1,52 @@
+package main
+
+import (
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestUser makes an org and an owner from nothing, who then signs in at the console.
+func TestUser(t *testing.T) {
+	w := startWhole(t, "")
+	user := func(args ...string) (string, string, int) {
+		var out, fault strings.Builder
+		code := run(append([]string{"user", "--url", w.url, "--admin-key", testAdmin}, args...), &out, &fault)
+		return out.String(), fault.String(), code
+	}
+	out, fault, code := user("ann@new.example", "--org", "new")
+	if code != 0 {
+		t.Fatal(fault)
+	}
+	m := regexp.MustCompile(`^console:  (\S+)/console\nemail:    ann@new.example\npassword: (\S{20})\n$`).FindStringSubmatch(out)
+	if m == nil || m[1] != w.url {
+		t.Fatalf("it prints %q", out)
+	}
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := client.PostForm(w.url+"/console/sign-in", url.Values{"email": {"ann@new.example"}, "password": {m[2]}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusSeeOther || !strings.HasPrefix(resp.Header.Get("Set-Cookie"), "weir_session=") {
+		t.Errorf("signing in gives %d %v", resp.StatusCode, resp.Header)
+	}
+	t.Setenv("WEIR_USER_PASSWORD", "given by hand")
+	if out, fault, code = user("bob@new.example", "--org", "new", "--role", "viewer"); code != 0 || strings.Contains(out, "password") {
+		t.Errorf("%d %q %q", code, out, fault)
+	}
+	for part, args := range map[string][]string{
+		"there is a user with this email": {"ann@new.example", "--org", "acme"},
+		"must be an email address":        {"ann", "--org", "new"},
+		"must be one of":                  {"eve@new.example", "--org", "new", "--role", "king"},
+	} {
+		if _, fault, code = user(args...); code == 0 || !strings.Contains(fault, part) {
+			t.Errorf("%v: %d %q, want %q", args, code, fault, part)
+		}
+	}
+	if _, fault, code = user("eve@new.example", "--org", "new", "--admin-key", "wrong"); code == 0 || !strings.Contains(fault, "unauthorized") {
+		t.Errorf("a wrong admin key: %d %q", code, fault)
+	}
+}
