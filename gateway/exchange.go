@@ -221,7 +221,7 @@ func (x *exchange) route() *refusal.Answer {
 		Ratio:    x.s.config.Ratio(x.model.ID),
 		Healthy:  int64(set.Healthy(x.model.ID)),
 		Pressure: policy.Pressure{KVCache: signals.KV, HasKVCache: signals.HasKV, Waiting: signals.Waiting, HasWaiting: signals.HasWaiting},
-		Settings: x.s.config.Settings,
+		Settings: x.s.config.Settings, Now: x.s.config.Now(),
 	}
 	x.plan = policy.New(&x.input)
 	return nil

@@ -137,7 +137,7 @@ func (s *Server) serveLimits(w http.ResponseWriter, r *http.Request) {
 // fillLimits adds every limit that a small request of the key would claim.
 func (s *Server) fillLimits(info *limitsInfo, c *client, model *authority.Model) {
 	plan := policy.New(&policy.Input{Snapshot: c.snap, Key: c.key, Model: model, Request: &wire.Request{Op: wire.Chat, Model: model.ID, Choices: 1},
-		Target: policy.Target{Local: true}, Healthy: int64(s.config.Upstream.Healthy(model.ID)), Settings: s.config.Settings})
+		Target: policy.Target{Local: true}, Healthy: int64(s.config.Upstream.Healthy(model.ID)), Settings: s.config.Settings, Now: s.config.Now()})
 	now := s.config.Now()
 	info.Limits = []limitInfo{}
 	for i := range plan.Claims {

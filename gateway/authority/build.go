@@ -360,7 +360,7 @@ func CheckKeys(s *Snapshot, keys []*Key) error {
 // prices warns of models that orgs which pay in advance cannot use.
 func (b *builder) prices() {
 	for _, id := range sorted(b.s.Models) {
-		if m := b.s.Models[id]; m.Price == nil {
+		if m := b.s.Models[id]; m.Price == nil && len(m.Prices) == 0 {
 			b.warn(m.At, "models", "%s has no price: it costs nothing, and prepaid orgs are refused it", id)
 		}
 	}

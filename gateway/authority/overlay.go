@@ -403,7 +403,7 @@ func (b *overlayBuild) prices() {
 		if m == nil {
 			continue
 		}
-		price := m.Price
+		price, dated := m.Price, m.Prices
 		for i := range r.Versions {
 			v := &r.Versions[i]
 			if v.From.After(b.now) {
@@ -412,10 +412,10 @@ func (b *overlayBuild) prices() {
 				}
 				break
 			}
-			price = &Price{Version: v.Version, Input: v.Input, CachedInput: v.CachedInput, CacheWrite: v.CacheWrite, Output: v.Output, Request: v.Request}
+			price, dated = v.Price(), nil
 		}
 		priced := *m
-		priced.Price = price
+		priced.Price, priced.Prices = price, dated
 		set(&b.s.Models, &copied, id, &priced, true)
 	}
 }

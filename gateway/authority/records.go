@@ -205,6 +205,7 @@ type PriceVersion struct {
 	CachedInput int64     `json:"cached_input"`
 	CacheWrite  int64     `json:"cache_write"`
 	Output      int64     `json:"output"`
+	Reasoning   int64     `json:"reasoning,omitempty"` // 0: what other output costs
 	Request     int64     `json:"request,omitempty"`
 }
 

@@ -117,10 +117,11 @@ type ModelQuota struct {
 // Model is what a client can ask for.
 type Model struct {
 	ID              string
-	ContextWindow   int64 // tokens; 0: unknown
-	MaxOutputTokens int64 // 0: undeclared
-	Created         int64 // seconds since 1970, for the list of models
-	Price           *Price
+	ContextWindow   int64        // tokens; 0: unknown
+	MaxOutputTokens int64        // 0: undeclared
+	Created         int64        // seconds since 1970, for the list of models
+	Price           *Price       // nil: none; with Prices that before the first of them
+	Prices          []DatedPrice // by when they begin; PriceAt gives the one that holds
 	Local           *Local
 	Providers       []Route // in order of fallback
 	Dedicated       *Dedicated
@@ -133,16 +134,6 @@ type Model struct {
 
 // Weights scale a model's tokens for the tpm of gateway scopes, in thousandths. The zero value counts every token as one.
 type Weights struct{ Input, Cached, Output int64 }
-
-// Price is a version of a model's price, in nano-dollars a million tokens (so USD × 10^9), exact.
-type Price struct {
-	Version     string
-	Input       int64
-	CachedInput int64
-	CacheWrite  int64
-	Output      int64 // reasoning included
-	Request     int64 // nano-dollars a request
-}
 
 // Local is a model's own pool of replicas.
 type Local struct {

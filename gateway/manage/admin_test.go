@@ -296,6 +296,7 @@ func TestPrices(t *testing.T) {
 	put("none", price()).refuses(404, "there is no model none")
 	put("m").refuses(400, "must have at least one")
 	put("m", price("input", nil)).refuses(400, "versions[0].input: must be given")
+	put("m", price("reasoning", "0")).refuses(400, "versions[0].reasoning is 0: must be greater than 0")
 	put("m", price("from", "today")).refuses(400, "versions[0].from is today: must be an RFC 3339 time")
 	put("m", price("input", "-1")).refuses(400, "versions[0].input is -1: must be a decimal number")
 	put("m", price(), price()).refuses(400, "has the version or the beginning of another")

@@ -1,8 +1,6 @@
 package manage
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"net/http"
 	"slices"
@@ -277,6 +275,7 @@ type priceBody struct {
 	CachedInput string    `json:"cached_input"`
 	CacheWrite  string    `json:"cache_write"`
 	Output      string    `json:"output"`
+	Reasoning   string    `json:"reasoning,omitempty"`
 	Request     string    `json:"request"`
 }
 
@@ -289,7 +288,11 @@ type modelPrices struct {
 func showPrices(p *authority.PriceRecord) modelPrices {
 	usd := func(v int64) string { return strictyaml.FormatDecimal(v, authority.MoneyDigits) }
 	return modelPrices{p.Model, each(p.Versions, func(v authority.PriceVersion) priceBody {
-		return priceBody{v.Version, v.From, usd(v.Input), usd(v.CachedInput), usd(v.CacheWrite), usd(v.Output), usd(v.Request)}
+		b := priceBody{v.Version, v.From, usd(v.Input), usd(v.CachedInput), usd(v.CacheWrite), usd(v.Output), "", usd(v.Request)}
+		if v.Reasoning != 0 {
+			b.Reasoning = usd(v.Reasoning)
+		}
+		return b
 	})}
 }
 
@@ -321,9 +324,13 @@ func readPrice(o *object) (v authority.PriceVersion) {
 	if _, there := o.take("cache_write"); there {
 		v.CacheWrite = o.money("cache_write", false)
 	}
+	if _, there := o.take("reasoning"); there {
+		if v.Reasoning = o.money("reasoning", false); v.Reasoning == 0 {
+			o.wrong("reasoning", "must be greater than 0: without it reasoning costs what other output does")
+		}
+	}
 	if v.Version == "" {
-		sum := sha256.Sum256(fmt.Appendf(nil, "%d %d %d %d %d", v.Input, v.CachedInput, v.CacheWrite, v.Output, v.Request))
-		v.Version = "p-" + hex.EncodeToString(sum[:4])
+		v.Version = v.Price().Name()
 	}
 	return v
 }
@@ -378,8 +385,7 @@ func (h *Handler) putPrice(w http.ResponseWriter, r *http.Request) error {
 func changedSince(old, now []authority.PriceVersion, at time.Time) string {
 	for _, v := range old {
 		if !v.From.After(at) && !slices.ContainsFunc(now, func(n authority.PriceVersion) bool {
-			return n.From.Equal(v.From) && n.Version == v.Version && n.Input == v.Input && n.CachedInput == v.CachedInput &&
-				n.CacheWrite == v.CacheWrite && n.Output == v.Output && n.Request == v.Request
+			return n.From.Equal(v.From) && *n.Price() == *v.Price()
 		}) {
 			return v.Version
 		}

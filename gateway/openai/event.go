@@ -11,7 +11,7 @@ import (
 type event struct {
 	usage    usage
 	hasUsage bool
-	null     struct{ from, to int } // where "usage":null stands, with its comma
+	told     struct{ from, to int } // where the usage of a chunk stands, null or not, with its comma
 	choices  int
 	bytes    int64 // output text in it
 	whole    int64 // output text of the answer so far, where an event repeats it
@@ -49,11 +49,11 @@ func (e *event) read(data []byte, op wire.Operation) bool {
 
 // completion reads a chunk or an answer of chat, completions, embeddings or rerank.
 func (e *event) completion(c *scan.Cursor, op wire.Operation) {
-	last, open := -1, false // end of the member before; the null stands first and its comma is still to come
+	last, open := -1, false // end of the member before; the usage stands first and its comma is still to come
 	for more := c.Open('{'); more; more = c.More('}') {
 		start := c.Start()
 		if open {
-			e.null.to, open = start, false
+			e.told.to, open = start, false
 		}
 		switch string(c.Key()) {
 		case "choices":
@@ -61,12 +61,12 @@ func (e *event) completion(c *scan.Cursor, op wire.Operation) {
 		case "usage":
 			if c.Kind() != scan.Null {
 				e.readUsage(c)
-				break
+			} else {
+				c.Skip()
 			}
-			c.Skip()
-			e.null.from, e.null.to = last, c.Pos()
+			e.told.from, e.told.to = last, c.Pos()
 			if last < 0 {
-				e.null.from, open = start, true
+				e.told.from, open = start, true
 			}
 		case "meta":
 			if op == wire.Rerank {

@@ -175,5 +175,5 @@ func (h *events) Event(_, data []byte) sse.Edit {
 	if e.hasUsage && e.choices == 0 && !e.failed {
 		return sse.Edit{Drop: true}
 	}
-	return sse.Edit{From: e.null.from, To: e.null.to}
+	return sse.Edit{From: e.told.from, To: e.told.to}
 }

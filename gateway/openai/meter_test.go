@@ -89,6 +89,12 @@ func TestStreams(t *testing.T) {
 			chunk(`{"content":"1234567890123456"}`, "null", `,"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10}`) + `data: {"id":"c`,
 			chunk(`{"content":"1234567890123456"}`, "null", `,"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10}`),
 			wire.Result{Usage: wire.Usage{Input: 9, Output: 4}, Explicit: wire.FieldInput, Quality: wire.QualityPartial, OutputBytes: 16, OutputTokens: 4, Cut: true}},
+		{"usage in every chunk, not asked: left out of each, and all else as it came", hidden,
+			chunk(`{"content":"12345678"}`, "null", `,"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10}`) +
+				"data: {\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":2}, \"choices\":[{\"delta\":{}}] }\n\n" +
+				chunk(`{}`, `"stop"`, ` , "usage" : {"prompt_tokens":9,"completion_tokens":3}`) + usageChunk(`{"prompt_tokens":9,"completion_tokens":3}`) + done,
+			chunk(`{"content":"12345678"}`, "null", ``) + "data: {\"choices\":[{\"delta\":{}}] }\n\n" + chunk(`{}`, `"stop"`, ``) + done,
+			wire.Result{Usage: wire.Usage{Input: 9, Output: 3}, Explicit: inOut, Quality: wire.QualityExact, FinishReason: "stop", OutputBytes: 8, OutputTokens: 2, Terminal: true}},
 		{"usage of the final chunk never falls", asked,
 			chunk(`{}`, `"stop"`, `,"usage":{"prompt_tokens":9,"completion_tokens":7}`) + usageChunk(`{"prompt_tokens":0,"completion_tokens":3}`) + done, "",
 			wire.Result{Usage: wire.Usage{Input: 9, Output: 7}, Explicit: inOut, Quality: wire.QualityExact, FinishReason: "stop", Terminal: true}},

@@ -93,7 +93,8 @@ func (p *Plan) part(u events.Usage, share int64) int64 {
 }
 
 // Cost is the exact sum of tokens × price, rounded up once to a nano-dollar, at most events.MaxAmount. Cached and cache-write
-// tokens are parts of the input and cost their own price instead of its; reasoning is output.
+// tokens are parts of the input and cost their own price instead of its; reasoning is part of the output, and costs what that does unless it
+// has a price of its own.
 func Cost(price *authority.Price, u events.Usage) int64 { return cost(price, u, millionths) }
 
 // tokensPerPrice is how many tokens a price is for.
@@ -103,9 +104,13 @@ const tokensPerPrice = 1_000_000
 func cost(price *authority.Price, u events.Usage, share int64) int64 {
 	cached := clamp(u.CachedTokens)
 	written := clamp(u.CacheWriteTokens)
+	output, reasoning, thought := clamp(u.OutputTokens), int64(0), price.Reasoning
+	if thought != 0 {
+		reasoning = min(clamp(u.ReasoningTokens), output)
+	}
 	plain := max(clamp(u.InputTokens)-cached-written, 0)
-	var hi, lo uint64 // at most 5 × 10^15 × 10^15
-	for _, part := range [...][2]int64{{plain, price.Input}, {cached, price.CachedInput}, {written, price.CacheWrite}, {clamp(u.OutputTokens), price.Output},
+	var hi, lo uint64 // at most 6 × 10^15 × 10^15
+	for _, part := range [...][2]int64{{plain, price.Input}, {cached, price.CachedInput}, {written, price.CacheWrite}, {output - reasoning, price.Output}, {reasoning, thought},
 		{tokensPerPrice, price.Request}} {
 		h, l := bits.Mul64(uint64(part[0]), uint64(min(max(part[1], 0), events.MaxAmount)))
 		var carry uint64

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/big"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -34,6 +35,14 @@ func TestCost(t *testing.T) {
 		if got := policy.Cost(p, c.usage); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)
 		}
+	}
+	thinking := *p
+	thinking.Reasoning = 900_000_000
+	if got := policy.Cost(&thinking, events.Usage{OutputTokens: 10, ReasoningTokens: 9}); got != 600+9*900+7 {
+		t.Errorf("reasoning with a price of its own: %d", got)
+	}
+	if got := policy.Cost(&thinking, events.Usage{OutputTokens: 10, ReasoningTokens: 99}); got != 10*900+7 {
+		t.Errorf("more reasoning than output: %d", got)
 	}
 	tiny := &authority.Price{Input: 1, Output: 1}
 	if got := policy.Cost(tiny, events.Usage{InputTokens: 1, OutputTokens: 1}); got != 1 {
@@ -218,5 +227,28 @@ func TestAnAccountOfOnesOwn(t *testing.T) {
 		if p := policy.New(in); (p.Refusal != nil && p.Refusal.Cause == policy.NoPrice) != refused {
 			t.Errorf("a fee of %d on no price: %+v", fee, p.Refusal)
 		}
+	}
+}
+
+// The price that holds is that of the moment at which a request is planned, and what it used is settled at the same, whatever begins meanwhile.
+func TestAPriceBegins(t *testing.T) {
+	s := world(t)
+	in := input(t, s, "prepaid", "gpt", `,"max_tokens":5`)
+	model := *in.Model
+	begins := time.Date(2026, 7, 1, 0, 0, 0, 0, time.UTC)
+	model.Prices = []authority.DatedPrice{{Price: authority.Price{Version: "v2", Input: 2 * dollar, Output: dollar}, From: begins}}
+	in.Model, in.Now = &model, begins.Add(-1)
+	before := policy.New(in)
+	in.Now = begins
+	after := policy.New(in)
+	u := events.Usage{InputTokens: 10, OutputTokens: 10}
+	if before.PriceVersion() != "v1" || before.CostNano(u, false) != 51_000 || after.PriceVersion() != "v2" || after.CostNano(u, false) != 30_000 {
+		t.Errorf("%s: %d, then %s: %d", before.PriceVersion(), before.CostNano(u, false), after.PriceVersion(), after.CostNano(u, false))
+	}
+	if model.Price = nil; policy.New(in).Refusal != nil {
+		t.Error("refused, though a price has begun")
+	}
+	if in.Now = begins.Add(-1); policy.New(in).Refusal == nil {
+		t.Error("no price has begun, and a prepaid org is served")
 	}
 }

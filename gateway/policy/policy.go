@@ -6,6 +6,7 @@ package policy
 import (
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/gateway/authority"
@@ -46,6 +47,7 @@ type Input struct {
 	Healthy  int64          // healthy replicas that serve the model
 	Pressure Pressure
 	Settings Settings
+	Now      time.Time // decides which price holds
 }
 
 // Plan is what a request asks for.
@@ -65,11 +67,13 @@ type Plan struct {
 	Price    *authority.Price // nil: the model costs nothing
 	Target   Target
 
-	fee     int64 // what an attempt at an account of the org's own costs, in millionths of the price
-	free    bool  // whatever happens, the request costs nothing
-	weights authority.Weights
-	train   bool
-	bases   bases // those that the claims use
+	fee  int64 // what an attempt at an account of the org's own costs, in millionths of the price
+	free bool  // whatever happens, the request costs nothing
+
+	unpriced bool // the model has no price now
+	weights  authority.Weights
+	train    bool
+	bases    bases // those that the claims use
 }
 
 // bases is a set of bases of charges.
@@ -100,10 +104,11 @@ func (p *Plan) PriceVersion() string {
 
 // New makes the plan of a request's first attempt.
 func New(in *Input) *Plan {
-	p := &Plan{Target: in.Target, MaxMS: in.Settings.MaxMS, Price: in.Model.Price, weights: in.Model.Weights, fee: in.Snapshot.BYOKFee}
+	p := &Plan{Target: in.Target, MaxMS: in.Settings.MaxMS, Price: in.Model.PriceAt(in.Now), weights: in.Model.Weights, fee: in.Snapshot.BYOKFee}
 	if p.MaxMS == 0 {
 		p.MaxMS = events.DefaultMaxMS
 	}
+	p.unpriced = p.Price == nil
 	if in.Request.Op == wire.CountTokens { // counting debits nothing
 		p.Price = nil
 	}
@@ -178,7 +183,7 @@ func (b *builder) local() *Local {
 		p.Recorded.OutputTokens = e.Declared
 	}
 	if org := in.Snapshot.Orgs[in.Key.Org]; org != nil && org.Billing == authority.Prepaid {
-		if b.prepaid = r.Op != wire.CountTokens; b.prepaid && m.Price == nil && !(in.OwnOnly && p.fee == 0) {
+		if b.prepaid = r.Op != wire.CountTokens; b.prepaid && p.unpriced && !(in.OwnOnly && p.fee == 0) {
 			return &Local{Cause: NoPrice, Model: m.ID}
 		}
 	}

@@ -1,12 +1,8 @@
 package config
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
 	"strings"
 
-	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/gateway/authority/strictyaml"
 	"github.com/weirhq/weir/gateway/wire"
@@ -57,12 +53,12 @@ func (l *loader) models(list []strictyaml.Node) {
 			ContextWindow:   m.Get("context_window").Int(0, 1, maxTokens),
 			MaxOutputTokens: m.Get("max_output_tokens").Int(0, 1, maxTokens),
 			Created:         m.Get("created").Int(0, 0, 1<<40),
-			Price:           price(m.Get("price")),
 			Local:           l.local(m.Get("local")),
 			Providers:       providers(m.Get("providers")),
 			Weights:         weights(m.Get("weights")),
 			At:              n.Pos(),
 		}
+		model.Price, model.Prices = prices(m.Get("price"))
 		model.Dedicated = dedicated(m.Get("dedicated"), model)
 		if model.ContextWindow > 0 && model.MaxOutputTokens > model.ContextWindow {
 			m.Get("max_output_tokens").Wrong("must be at most the context_window, %d", model.ContextWindow)
@@ -70,35 +66,6 @@ func (l *loader) models(list []strictyaml.Node) {
 		m.End()
 		l.c.Models = append(l.c.Models, model)
 	}
-}
-
-// price reads US dollars per million tokens, exactly. Cached input and cache writes cost what input does unless they are given.
-func price(n strictyaml.Node) *authority.Price {
-	if n.Absent() {
-		return nil
-	}
-	m := n.Map()
-	dollars := func(field string, otherwise int64) int64 {
-		return m.Get(field).Decimal(otherwise, authority.MoneyDigits, events.MaxAmount)
-	}
-	for _, field := range []string{"input", "output"} {
-		if f := m.Get(field); f.Absent() {
-			f.Wrong("must be given, in US dollars per million tokens: 0 for nothing")
-		}
-	}
-	p := &authority.Price{Version: optional(m.Get("version")), Input: dollars("input", 0), Output: dollars("output", 0), Request: dollars("request", 0)}
-	p.CachedInput, p.CacheWrite = dollars("cached_input", p.Input), dollars("cache_write", p.Input)
-	m.End()
-	if p.Version == "" {
-		p.Version = priceVersion(p)
-	}
-	return p
-}
-
-// priceVersion names a price by what it is, so that every gateway gives the same price the same name.
-func priceVersion(p *authority.Price) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d %d %d %d", p.Input, p.CachedInput, p.CacheWrite, p.Output, p.Request))
-	return "p-" + hex.EncodeToString(sum[:4])
 }
 
 func (l *loader) local(n strictyaml.Node) *authority.Local {
