@@ -139,7 +139,7 @@ func newServerIn(t testing.TB, mode authority.Mode) *server {
 	s.sealWith(sealKey(t, "first"))
 	s.log, err = journal.Open(within(t), nc, journal.Config{Create: true})
 	check(t, err)
-	s.kv, err = store.OpenKV(within(t), nc, store.KVConfig{Create: true})
+	s.kv, err = store.OpenKV(within(t), nc, store.KVConfig{Create: true, Users: true})
 	check(t, err)
 	now := func() time.Time { return time.Now().Add(time.Duration(s.ahead.Load())) }
 	s.mirror = store.NewMirror(store.MirrorConfig{Backend: s.kv, Static: files(t, mode), Now: now})

@@ -249,7 +249,7 @@ func (n *node) dynamic(ctx context.Context) (gateway.Dynamic, error) {
 	if n.pool != nil {
 		return store.OpenPostgres(n.pool, store.PostgresConfig{Users: n.manages()}), nil
 	}
-	kv, err := store.OpenKV(ctx, n.conn, store.KVConfig{Create: n.manages() || n.broker != nil, Replicas: n.config.Log.Replicas})
+	kv, err := store.OpenKV(ctx, n.conn, store.KVConfig{Create: n.manages() || n.broker != nil, Users: n.manages(), Replicas: n.config.Log.Replicas})
 	if err != nil {
 		return nil, err // not kv, which would be no nil interface
 	}

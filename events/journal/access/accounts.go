@@ -40,21 +40,28 @@ func passages() []passage {
 	for _, kind := range gatewayKinds() {
 		out = append(out, passage{subject: fact("*", kind) + ".*", accounts: gates})
 	}
+	authority := BucketStream(BucketAuthority)
+	for _, subject := range openSubjects() {
+		out = append(out, passage{subject: apiDirect + authority + "." + subject, accounts: gates})
+	}
 	gateStreams := append(bucketStreams(views), BucketStream(BucketGenerations))
 	for _, stream := range allStreams() {
 		who := readers
 		if slices.Contains(gateStreams, stream) {
 			who = both
 		}
-		info := who
-		if stream == StreamAccounting {
+		info, flow := who, who
+		switch stream {
+		case StreamAccounting:
 			info = both // a gateway notices a log that was replaced
+		case authority:
+			info, flow = both, both // of which it reads some keys alone
 		}
 		out = append(out,
 			passage{subject: apiStream + stream, accounts: info},
 			passage{subject: apiDirect + stream, many: true, accounts: who},
 			passage{subject: apiDirect + stream + ".>", accounts: who},
-			passage{subject: flowPrefix + stream + ".>", accounts: who},
+			passage{subject: flowPrefix + stream + ".>", accounts: flow},
 			passage{subject: apiListing + stream, accounts: readers},
 			passage{subject: apiNaming + stream, accounts: readers},
 			passage{subject: apiLook + stream + ".*", accounts: readers})

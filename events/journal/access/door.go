@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -180,6 +181,8 @@ func (d *Door) consumer(path string, data []byte, where string) ([]byte, error) 
 		return nil, fmt.Errorf("consumer: name %q under the subject of %q", c.Name, name)
 	case c.AckPolicy != "none":
 		return nil, fmt.Errorf("consumer: ack policy %q, must be none", c.AckPolicy)
+	case where == AccountGates && stream == BucketStream(BucketAuthority) && !c.open():
+		return nil, errors.New("consumer: must filter by keys of the authority that are open to gateways")
 	case !d.auth.outside(c.DeliverSubject, where):
 		return nil, fmt.Errorf("consumer: deliver subject %q is no inbox of yours", c.DeliverSubject)
 	case c.Inactive < 0 || c.Inactive > maxIdleConsumer:
@@ -188,6 +191,15 @@ func (d *Door) consumer(path string, data []byte, where string) ([]byte, error) 
 	c.Name, c.Replicas, c.Memory = name, 1, true
 	r.Action = "create"
 	return json.Marshal(r)
+}
+
+// open says whether the consumer asks for what gateways may read of the authority alone.
+func (c *consumer) open() bool {
+	filters := c.FilterSubjects
+	if c.FilterSubject != "" || len(filters) == 0 {
+		filters = append([]string{c.FilterSubject}, filters...)
+	}
+	return !slices.ContainsFunc(filters, func(f string) bool { return !isOpen(f) })
 }
 
 // removable refuses to remove a consumer that was not made for the caller's account. Path is <stream>.<consumer>.

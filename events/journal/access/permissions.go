@@ -22,7 +22,7 @@ var rules = map[Role]func(name string, p *Permissions){
 	Monitor:     monitor,
 	System:      func(_ string, p *Permissions) { p.publish(">"); p.subscribe(">") },
 	doorCore:    door(allStreams()),
-	doorGates:   doorway(bucketStreams(views)),
+	doorGates:   doorway(append(bucketStreams(views), BucketStream(BucketAuthority))),
 	doorReaders: doorway(allStreams()),
 }
 
@@ -57,6 +57,11 @@ func gateway(name string, p *Permissions) {
 	for _, stream := range bucketStreams(views) {
 		p.publish(apiStream+stream, apiDirect+stream, apiDirect+stream+".>",
 			apiCreate+stream+".>", apiRemove+stream+".*", flowPrefix+stream+".>")
+	}
+	authority := BucketStream(BucketAuthority)
+	p.publish(apiStream+authority, apiCreate+authority+".>", apiRemove+authority+".*", flowPrefix+authority+".>")
+	for _, subject := range openSubjects() {
+		p.publish(apiDirect + authority + "." + subject)
 	}
 	// Records of generations are read one at a time, never watched.
 	generations := BucketStream(BucketGenerations)

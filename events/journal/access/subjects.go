@@ -1,5 +1,7 @@
 package access
 
+import "strings"
+
 // The streams and key-value buckets of Weir. A bucket's stream is KV_<bucket>.
 const (
 	StreamAccounting = "ACCOUNTING" // acct.>
@@ -34,11 +36,34 @@ func BucketStream(bucket string) string { return kvStream + bucket }
 func kvSubject(bucket, key string) string { return "$KV." + bucket + "." + key }
 
 var (
-	// views are the buckets that gateways watch.
-	views = []string{BucketOccupancy, BucketWindows, BucketEstimator, BucketAuthority}
+	// views are the buckets that gateways watch whole.
+	views = []string{BucketOccupancy, BucketWindows, BucketEstimator}
+	// open are the keys of the authority's bucket that gateways read and watch: the newest change, what changes wrote, the records, and the
+	// ledger's mark. What people sign in with has other keys.
+	open = []string{"root", "ledger", "c.>", "r.>"}
 	// buckets are all of them.
 	buckets = []string{BucketOccupancy, BucketWindows, BucketEstimator, BucketAuthority, BucketGenerations, BucketLeases}
 )
+
+// openSubjects are those of the keys that gateways read of the authority's bucket.
+func openSubjects() []string {
+	out := make([]string, len(open))
+	for k, key := range open {
+		out[k] = kvSubject(BucketAuthority, key)
+	}
+	return out
+}
+
+// isOpen says whether all that a filter lets through is open to gateways.
+func isOpen(filter string) bool {
+	for _, subject := range openSubjects() {
+		prefix, wild := strings.CutSuffix(subject, ">")
+		if filter == subject || wild && strings.HasPrefix(filter, prefix) {
+			return true
+		}
+	}
+	return false
+}
 
 func bucketStreams(names []string) []string {
 	out := make([]string, len(names))

@@ -25,7 +25,7 @@ func opened(t *testing.T) func() *KV {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := OpenKV(context.Background(), nc, KVConfig{Create: true})
+		s, err := OpenKV(context.Background(), nc, KVConfig{Create: true, Users: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +54,7 @@ func crash(t *testing.T, s *KV, n int) {
 		all = append(all, written{keyOf(key(fmt.Sprint(i))), json.RawMessage(fmt.Sprintf(`"change %d"`, next.N))})
 	}
 	if n > 100 {
-		if next.Chunks, err = s.stage(ctx, next.ID, all); err != nil {
+		if next.Chunks, err = s.stage(ctx, chunkPrefix+next.ID, all); err != nil {
 			t.Fatal(err)
 		}
 	} else {

@@ -57,7 +57,11 @@ type follower struct {
 func (f *follower) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	watch, err := f.s.bucket.WatchFiltered(ctx, []string{rootKey, recordPrefix + ">"})
+	keys := []string{rootKey, recordPrefix + ">"}
+	if f.s.users {
+		keys = append(keys, userPrefix+">")
+	}
+	watch, err := f.s.bucket.WatchFiltered(ctx, keys)
 	if err != nil {
 		return &failure{err: err, unavailable: true}
 	}
@@ -143,7 +147,7 @@ func (f *follower) change(ctx context.Context, r *root, revision uint64, reset b
 		}
 	}
 	if r.N > f.mark.N || reset {
-		all, err := f.s.writes(ctx, r)
+		all, err := f.s.writes(ctx, r, f.s.users)
 		if err != nil { // chunks that are gone were put as records: they come with what is kept
 			return errReopen
 		}

@@ -22,11 +22,15 @@ import (
 // records are put afterwards, each under a key of its own and with the change's number, and are all there before root is written again:
 // by whoever commits next, if not by who committed. A follower takes a change in when it sees root, and knows its records by their
 // number when they come.
+//
+// What people sign in with has keys and chunks of its own, and is never in root: gateways that do not manage may not read it.
 const (
-	rootKey       = "root"
-	recordPrefix  = "r."
-	chunkPrefix   = "c."
-	sessionPrefix = "s."
+	rootKey        = "root"
+	recordPrefix   = "r."
+	chunkPrefix    = "c."
+	userPrefix     = "u."
+	userPartPrefix = "uc."
+	sessionPrefix  = "s."
 )
 
 // Bounds of the bucket.
@@ -55,6 +59,9 @@ type KVConfig struct {
 
 	// Replicas is how many servers hold a bucket that is made. Defaults to 1.
 	Replicas int
+
+	// Users says that the process manages: it commits changes, and Follow also gives it what people sign in with. Defaults to false.
+	Users bool
 }
 
 // KV is a Backend and Sessions in a KV bucket.
@@ -62,6 +69,7 @@ type KV struct {
 	js     jetstream.JetStream
 	bucket jetstream.KeyValue
 	prefix string // of the bucket's subjects
+	users  bool
 
 	mu    sync.Mutex
 	known map[string]place // newest known of each record, to spare reading it before it is put
@@ -84,6 +92,7 @@ type root struct {
 	ID      string    `json:"id"`
 	Writes  []written `json:"writes,omitempty"`
 	Chunks  int       `json:"chunks,omitempty"`
+	Users   int       `json:"users,omitempty"`   // chunks of what people sign in with
 	Applied bool      `json:"applied,omitempty"` // the records are all there
 }
 
@@ -123,23 +132,40 @@ func OpenKV(ctx context.Context, nc *nats.Conn, config KVConfig) (*KV, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", config.Bucket, silent(err))
 	}
-	return &KV{js: js, bucket: bucket, prefix: "$KV." + config.Bucket + ".", known: map[string]place{}}, nil
+	return &KV{js: js, bucket: bucket, prefix: "$KV." + config.Bucket + ".", users: config.Users, known: map[string]place{}}, nil
 }
 
-// keyOf names a record's key: r.<org>.<kind>[.<id>], with bytes outside [A-Za-z0-9_-] escaped as in the names of meters.
+// keyOf names a record's key: r.<org>.<kind>[.<id>], or u. and so on for a person.
 func keyOf(ref authority.Ref) string {
+	if ref.Kind == authority.KindUser {
+		return userPrefix + nameOf(ref)
+	}
+	return recordPrefix + nameOf(ref)
+}
+
+// nameOf names a record: <org>.<kind>[.<id>], with bytes outside [A-Za-z0-9_-] escaped as in the names of meters.
+func nameOf(ref authority.Ref) string {
 	parts := []string{string(ref.Org), string(ref.Kind)}
 	if ref.ID != "" {
 		parts = append(parts, ref.ID)
 	}
-	return recordPrefix + strings.Trim(string(events.NewMeter("", "", parts...)), "/")
+	return strings.Trim(string(events.NewMeter("", "", parts...)), "/")
 }
 
 // refOf reads a record's key.
 func refOf(key string) (ref authority.Ref, ok bool) {
-	rest, ok := strings.CutPrefix(key, recordPrefix)
-	parts := events.Meter("/" + rest + "/").Parts()
-	if !ok || len(parts) < 2 || len(parts) > 3 {
+	for _, prefix := range []string{recordPrefix, userPrefix} {
+		if name, is := strings.CutPrefix(key, prefix); is {
+			return named(name)
+		}
+	}
+	return ref, false
+}
+
+// named reads a record's name.
+func named(name string) (ref authority.Ref, ok bool) {
+	parts := events.Meter("/" + name + "/").Parts()
+	if len(parts) < 2 || len(parts) > 3 {
 		return ref, false
 	}
 	ref = authority.Ref{Org: events.Org(parts[0]), Kind: authority.Kind(parts[1])}
@@ -194,7 +220,7 @@ func (s *KV) Commit(ctx context.Context, base Mark, id string, writes []Write, l
 	}
 	mark := Mark{next.N, id, committed}
 	// From here on the change is made, whatever fails: what is not put now is put by who commits next.
-	if s.apply(ctx, next.N, all) == nil && next.Chunks > 0 {
+	if s.apply(ctx, next.N, all) == nil && next.Chunks+next.Users > 0 {
 		if applied, err := s.applied(ctx, next, committed); err == nil {
 			mark.Revision = applied
 		}
@@ -204,8 +230,8 @@ func (s *KV) Commit(ctx context.Context, base Mark, id string, writes []Write, l
 
 // prepare finishes the change before and makes everything of the next one but root.
 func (s *KV) prepare(ctx context.Context, base Mark, id string, writes []Write) (next *root, all []written, err error) {
-	if len(writes) > MaxWrites {
-		return nil, nil, &failure{err: fmt.Errorf("it writes %d records, more than %d", len(writes), MaxWrites), tooLarge: true}
+	if err := fit(writes); err != nil {
+		return nil, nil, err
 	}
 	last, revision, err := s.root(ctx)
 	if err != nil {
@@ -218,21 +244,26 @@ func (s *KV) prepare(ctx context.Context, base Mark, id string, writes []Write) 
 		return nil, nil, fmt.Errorf("finish change %d: %w", last.N, err)
 	}
 	next = &root{N: base.N + 1, ID: id}
-	all = make([]written, len(writes))
+	var open, users []written
 	size := 0
-	for i, w := range writes {
-		if len(w.Value) > MaxRecord {
-			return nil, nil, &failure{err: fmt.Errorf("record %s is %d bytes long: at most %d", w.Ref, len(w.Value), MaxRecord), tooLarge: true}
+	for _, w := range writes {
+		one := written{keyOf(w.Ref), w.Value}
+		if w.Ref.Kind == authority.KindUser {
+			users = append(users, one)
+			continue
 		}
-		all[i] = written{keyOf(w.Ref), w.Value}
-		size += len(all[i].Key) + len(w.Value) + 32
+		open = append(open, one)
+		size += len(one.Key) + len(w.Value) + 32
+	}
+	if next.Users, err = s.stage(ctx, userPartPrefix+id, users); err != nil {
+		return nil, nil, err
 	}
 	if size <= maxInline {
-		next.Writes = all
-		return next, all, nil
+		next.Writes = open
+	} else if next.Chunks, err = s.stage(ctx, chunkPrefix+id, open); err != nil {
+		return nil, nil, err
 	}
-	next.Chunks, err = s.stage(ctx, id, all)
-	return next, all, err
+	return next, append(open, users...), nil
 }
 
 // finish puts what the newest change wrote, if who committed it did not.
@@ -240,39 +271,51 @@ func (s *KV) finish(ctx context.Context, last *root) error {
 	if last.N == 0 || last.Applied {
 		return nil
 	}
-	all, err := s.writes(ctx, last)
+	all, err := s.writes(ctx, last, true)
 	if err != nil {
 		return err
 	}
 	return s.apply(ctx, last.N, all)
 }
 
-// writes are what a change wrote.
-func (s *KV) writes(ctx context.Context, r *root) ([]written, error) {
-	if r.Chunks == 0 {
-		return r.Writes, nil
+// writes are what a change wrote, with users or without.
+func (s *KV) writes(ctx context.Context, r *root, users bool) ([]written, error) {
+	all, err := s.staged(ctx, chunkPrefix+r.ID, r.Chunks)
+	if err != nil {
+		return nil, err
 	}
-	var all []written
-	for i := range r.Chunks {
+	if users {
+		more, err := s.staged(ctx, userPartPrefix+r.ID, r.Users)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, more...)
+	}
+	return append(all, r.Writes...), nil
+}
+
+// staged reads the writes that were put in chunks.
+func (s *KV) staged(ctx context.Context, at string, chunks int) (all []written, err error) {
+	for i := range chunks {
 		ctx, cancel := context.WithTimeout(ctx, callFor)
-		entry, err := s.bucket.Get(ctx, chunkKey(r.ID, i))
+		entry, err := s.bucket.Get(ctx, chunkKey(at, i))
 		cancel()
 		if err != nil {
-			return nil, fmt.Errorf("read chunk %d of %d: %w", i, r.Chunks, silent(err))
+			return nil, fmt.Errorf("read chunk %d of %d: %w", i, chunks, silent(err))
 		}
 		var some []written
 		if err := json.Unmarshal(entry.Value(), &some); err != nil {
-			return nil, fmt.Errorf("read chunk %d of %d: %w", i, r.Chunks, err)
+			return nil, fmt.Errorf("read chunk %d of %d: %w", i, chunks, err)
 		}
 		all = append(all, some...)
 	}
 	return all, nil
 }
 
-func chunkKey(id string, i int) string { return fmt.Sprintf("%s%s.%d", chunkPrefix, id, i) }
+func chunkKey(at string, i int) string { return fmt.Sprintf("%s.%d", at, i) }
 
-// stage puts the writes of a large change in chunks.
-func (s *KV) stage(ctx context.Context, id string, all []written) (chunks int, err error) {
+// stage puts the writes of a change in chunks.
+func (s *KV) stage(ctx context.Context, at string, all []written) (chunks int, err error) {
 	for len(all) > 0 {
 		n, size := 0, 0
 		for n < len(all) && (n == 0 || size+len(all[n].Value) < chunkSize) {
@@ -283,7 +326,7 @@ func (s *KV) stage(ctx context.Context, id string, all []written) (chunks int, e
 		if err != nil {
 			return 0, err
 		}
-		if _, err := s.put(ctx, chunkKey(id, chunks), value, anyRevision, 0); err != nil {
+		if _, err := s.put(ctx, chunkKey(at, chunks), value, anyRevision, 0); err != nil {
 			return 0, fmt.Errorf("put chunk %d: %w", chunks, err)
 		}
 		all = all[n:]
@@ -301,7 +344,7 @@ const sweepAge = 10 * time.Minute
 func (s *KV) sweep(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, callFor)
 	defer cancel()
-	watch, err := s.bucket.Watch(ctx, chunkPrefix+">", jetstream.MetaOnly(), jetstream.IgnoreDeletes())
+	watch, err := s.bucket.WatchFiltered(ctx, []string{chunkPrefix + ">", userPartPrefix + ">"}, jetstream.MetaOnly(), jetstream.IgnoreDeletes())
 	if err != nil {
 		return
 	}
@@ -313,15 +356,20 @@ func (s *KV) sweep(ctx context.Context, id string) {
 			break
 		}
 		all = append(all, entry)
-		if strings.HasPrefix(entry.Key(), chunkPrefix+id+".") {
+		if of(entry.Key(), id) {
 			finished = entry.Created()
 		}
 	}
 	for _, entry := range all {
-		if strings.HasPrefix(entry.Key(), chunkPrefix+id+".") || finished.Sub(entry.Created()) > sweepAge {
+		if of(entry.Key(), id) || finished.Sub(entry.Created()) > sweepAge {
 			_ = s.bucket.Purge(ctx, entry.Key(), jetstream.LastRevision(entry.Revision()), jetstream.PurgeTTL(time.Minute))
 		}
 	}
+}
+
+// of says whether a chunk is a change's.
+func of(key, id string) bool {
+	return strings.HasPrefix(key, chunkPrefix+id+".") || strings.HasPrefix(key, userPartPrefix+id+".")
 }
 
 // applied notes that the records of a large change are all there, and takes its chunks away.

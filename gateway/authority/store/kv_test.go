@@ -51,6 +51,16 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
+// eventually waits until something has happened.
+func eventually(t testing.TB, happened func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !happened(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it does not happen")
+		}
+	}
+}
+
 // connect gives a connection in process.
 func (b *broker) connect(roles ...access.Role) *nats.Conn {
 	b.t.Helper()
@@ -74,7 +84,7 @@ func (b *broker) join() (*nats.Conn, string) {
 
 func open(t testing.TB, nc *nats.Conn, create bool) *store.KV {
 	t.Helper()
-	s, err := store.OpenKV(within(t), nc, store.KVConfig{Create: create})
+	s, err := store.OpenKV(within(t), nc, store.KVConfig{Create: create, Users: create})
 	check(t, err)
 	return s
 }

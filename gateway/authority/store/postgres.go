@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -153,9 +152,6 @@ func put(all *pgx.Batch, n uint64, writes []Write) {
 		ON CONFLICT (record) DO UPDATE SET n = excluded.n, value = excluded.value`, int64(n), names, values)
 }
 
-// nameOf names a record as a row has it.
-func nameOf(ref authority.Ref) string { return strings.TrimPrefix(keyOf(ref), recordPrefix) }
-
 // Follow gives all that is kept and then each change. It is told of changes by the server, and looks by itself too: where the
 // connection passes through a pool of others it may never be told.
 func (s *Postgres) Follow(ctx context.Context, to func(Update)) error {
@@ -254,7 +250,7 @@ func (f *listener) update(ctx context.Context, conn *pgx.Conn, everything bool) 
 		if name == nil { // no record, but the newest change
 			continue
 		}
-		ref, ok := refOf(recordPrefix + *name)
+		ref, ok := named(*name)
 		if !ok || ref.Kind == authority.KindUser && !f.s.config.Users {
 			continue
 		}

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/gateway/authority/store"
@@ -30,10 +32,15 @@ func database(t testing.TB) string {
 // openPostgres opens a schema as another process would.
 func openPostgres(t testing.TB, url string) *store.Postgres {
 	t.Helper()
+	return store.OpenPostgres(openPool(t, url), store.PostgresConfig{Users: true})
+}
+
+func openPool(t testing.TB, url string) *pgxpool.Pool {
+	t.Helper()
 	pool, err := postgres.Open(url, "test")
 	check(t, err)
 	t.Cleanup(pool.Close)
-	return store.OpenPostgres(pool, store.PostgresConfig{Users: true})
+	return pool
 }
 
 func TestPostgres(t *testing.T) {

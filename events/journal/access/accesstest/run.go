@@ -26,6 +26,7 @@ func Run(t *testing.T, c Cluster) {
 	t.Run("gateway states nothing else", c.gatewayLimits)
 	t.Run("gateway hears its verdicts only", c.verdicts)
 	t.Run("gateway watches the views", c.watch)
+	t.Run("gateway reads no passwords", c.passwords)
 	t.Run("answers cannot be aimed", c.reflection)
 	t.Run("consumers cannot be aimed", c.consumers)
 	t.Run("projector", c.projector)
@@ -198,10 +199,10 @@ func (c Cluster) verdicts(t *testing.T) {
 func (c Cluster) watch(t *testing.T) {
 	p, projector, operator, auditor := c.Join(t, "gw-one"), c.Join(t, "projector"), c.Join(t, "operator"), c.Join(t, "auditor")
 	projector.Put(access.BucketOccupancy, "org/acme/rpm", "1")
-	operator.Put(access.BucketAuthority, "org.acme", "limits")
+	operator.Put(access.BucketAuthority, "r.acme.org", "limits")
 	auditor.Put(access.BucketGenerations, "r1", "record")
 
-	for bucket, key := range map[string]string{access.BucketOccupancy: "org/acme/rpm", access.BucketAuthority: "org.acme", access.BucketGenerations: "r1"} {
+	for bucket, key := range map[string]string{access.BucketOccupancy: "org/acme/rpm", access.BucketAuthority: "r.acme.org", access.BucketGenerations: "r1"} {
 		if _, err := p.Get(bucket, key); err != nil {
 			t.Errorf("getting %s of %s: %v", key, bucket, err)
 		}
@@ -249,6 +250,74 @@ func (c Cluster) watch(t *testing.T) {
 	p.Unrefused()
 }
 
+// passwords: what people sign in with is in the authority's bucket, under keys that a gateway cannot read in any way.
+func (c Cluster) passwords(t *testing.T) {
+	p, operator := c.Join(t, "gw-one"), c.Join(t, "operator")
+	const secret = "argon2id-of-a-password"
+	for _, key := range []string{"u.acme.user.x", "uc.change.0", "s.0123"} {
+		operator.Put(access.BucketAuthority, key, secret)
+	}
+	operator.Put(access.BucketAuthority, "r.acme.key.x", "a key")
+	stream, subject := access.BucketStream(access.BucketAuthority), "$KV.authority."
+	direct := "$JS.API.DIRECT.GET." + stream
+	for _, key := range []string{"u.acme.user.x", "uc.change.0", "s.0123"} {
+		p.MayNotPublish(direct+"."+subject+key)
+	}
+	p.MayNotPublish(direct, "$JS.API.STREAM.MSG.GET."+stream, "$JS.API.CONSUMER.MSG.NEXT."+stream+".x", "$JS.API.CONSUMER.DURABLE.CREATE."+stream+".x")
+	heard := make(chan *nats.Msg, 64)
+	inbox := "_INBOX." + p.Name + ".deliver"
+	if _, err := p.ChanSubscribe(inbox, heard); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(path string, filter map[string]any) string {
+		t.Helper()
+		config := map[string]any{"deliver_policy": "all", "ack_policy": "none", "replay_policy": "instant", "deliver_subject": inbox, "num_replicas": 1, "mem_storage": true}
+		for name, value := range filter {
+			config[name] = value
+		}
+		body, err := json.Marshal(map[string]any{"stream_name": stream, "config": config})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := p.Request("$JS.API.CONSUMER.CREATE."+stream+"."+path, body, Patience)
+		if err != nil {
+			return err.Error()
+		}
+		return string(m.Data)
+	}
+	for name, filter := range map[string]map[string]any{
+		"all":    {},
+		"user":   {"filter_subject": subject + "u.>"},
+		"any":    {"filter_subject": subject + ">"},
+		"star":   {"filter_subject": subject + "*.acme.>"},
+		"stars":  {"filter_subject": subject + "*.*.*.*"},
+		"both":   {"filter_subjects": []string{subject + "r.>", subject + "u.>"}},
+		"mixed":  {"filter_subject": subject + "r.>", "filter_subjects": []string{subject + "s.>"}},
+		"chunks": {"filter_subjects": []string{subject + "uc.>"}},
+		"root":   {"filter_subject": subject + "root.>"},
+	} {
+		if answer := ask(name, filter); !strings.Contains(answer, "open to gateways") {
+			t.Errorf("a consumer of %s: %s", name, answer)
+		}
+	}
+	if answer := ask("good."+subject+"r.>", map[string]any{"filter_subject": subject + "r.>"}); strings.Contains(answer, "error") {
+		t.Errorf("a consumer of records: %s", answer)
+	}
+	for records := 0; records == 0; {
+		select {
+		case m := <-heard:
+			if strings.Contains(string(m.Data), secret) {
+				t.Fatalf("a gateway heard %s: %s", m.Subject, m.Data)
+			}
+			if strings.HasPrefix(m.Subject, subject+"r.") {
+				records++
+			}
+		case <-time.After(Patience):
+			t.Fatal("a gateway hears no records")
+		}
+	}
+}
+
 // reflection: the subject of an answer is the caller's to choose, and the broker does not ask whether he may publish there.
 func (c Cluster) reflection(t *testing.T) {
 	p, victim, operator, projector := c.Join(t, "gw-one"), c.Join(t, "gw-two"), c.Join(t, "operator"), c.Join(t, "projector")
@@ -259,17 +328,17 @@ func (c Cluster) reflection(t *testing.T) {
 	if err := victim.FlushTimeout(Patience); err != nil {
 		t.Fatal(err)
 	}
-	before := operator.Put(access.BucketAuthority, "org.acme", "good")
-	targets := []string{"$KV.authority.org.acme", "$KV.occupancy.org/acme/rpm", "acct._.credit", "acct.acme.credit", "acct.acme.reserve." + victim.Name,
+	before := operator.Put(access.BucketAuthority, "r.acme.org", "good")
+	targets := []string{"$KV.authority.r.acme.org", "$KV.occupancy.org/acme/rpm", "acct._.credit", "acct.acme.credit", "acct.acme.reserve." + victim.Name,
 		"usage.acme", "$KV.leases.projector", "verdict." + victim.Name}
 	requests := map[string]string{
-		"acct.acme.reserve." + p.Name:                             `{"forged":true}`,
-		"$JS.API.STREAM.INFO.ACCOUNTING":                          "",
-		"$JS.API.DIRECT.GET.KV_authority":                         `{"last_by_subj":"$KV.authority.org.acme"}`,
-		"$JS.API.DIRECT.GET.KV_authority.$KV.authority.org.acme":  "",
-		"$JS.API.DIRECT.GET.KV_occupancy.$KV.occupancy.org/x/rpm": "",
-		"$JS.API.CONSUMER.CREATE.KV_authority.x":                  "{}",
-		access.SubjectAsk:                                         `{"forged":true}`,
+		"acct.acme.reserve." + p.Name:                              `{"forged":true}`,
+		"$JS.API.STREAM.INFO.ACCOUNTING":                           "",
+		"$JS.API.DIRECT.GET.KV_occupancy":                          `{"last_by_subj":"$KV.occupancy.org/x/rpm"}`,
+		"$JS.API.DIRECT.GET.KV_authority.$KV.authority.r.acme.org": "",
+		"$JS.API.DIRECT.GET.KV_occupancy.$KV.occupancy.org/x/rpm":  "",
+		"$JS.API.CONSUMER.CREATE.KV_authority.x":                   "{}",
+		access.SubjectAsk:                                          `{"forged":true}`,
 	}
 	for _, target := range targets {
 		for request, body := range requests {
@@ -280,7 +349,7 @@ func (c Cluster) reflection(t *testing.T) {
 	}
 	p.Store("acct.acme.reserve."+p.Name, "{}") // its answer comes after those
 	p.Unrefused()
-	if after := operator.Put(access.BucketAuthority, "org.acme", "good"); after != before+1 {
+	if after := operator.Put(access.BucketAuthority, "r.acme.org", "good"); after != before+1 {
 		t.Errorf("authority moved from %d to %d by a gateway's hand", before, after)
 	}
 	admin, err := jetstream.New(c.Admin)
@@ -341,7 +410,7 @@ func (c Cluster) consumers(t *testing.T) {
 		t.Fatalf("a consumer to one's own inbox was refused: %s", got)
 	}
 	for what, change := range map[string]func(map[string]any){
-		"a stream's subject":           func(m map[string]any) { m["deliver_subject"] = "$KV.authority.org.acme" },
+		"a stream's subject":           func(m map[string]any) { m["deliver_subject"] = "$KV.authority.r.acme.org" },
 		"the log":                      func(m map[string]any) { m["deliver_subject"] = "acct._.credit" },
 		"another's verdicts":           func(m map[string]any) { m["deliver_subject"] = "verdict.gw-two-abcdefgh" },
 		"a projector's inbox":          func(m map[string]any) { m["deliver_subject"] = "_INBOX." + projector.Name + ".x" },

@@ -46,6 +46,7 @@ func Run(t *testing.T, fresh func(t *testing.T) (open func() Store)) {
 		{"a large change is whole", large},
 		{"a change is never seen in part", halves},
 		{"followers agree with what is kept", agree},
+		{"people beside other records", people},
 		{"a record that is too large", tooLarge},
 		{"sessions", sessions},
 		{"a session expires", expiry},
@@ -412,6 +413,37 @@ func agree(t *testing.T, open func() Store) {
 					t.Fatalf("after change %d: %s", i, cmp.Diff(want, got))
 				}
 			}
+		}
+	}
+}
+
+// people has changes write what people sign in with and other records at once.
+func people(t *testing.T, open func() Store) {
+	user := func(id string) authority.Ref { return authority.Ref{Org: "acme", Kind: authority.KindUser, ID: id} }
+	check := func(all map[authority.Ref]string) error {
+		if all[user("x")] != all[ref("x")] {
+			return fmt.Errorf("the user is %s and the key is %s", all[user("x")], all[ref("x")])
+		}
+		return nil
+	}
+	a, b := open(), open()
+	early := follow(t, b, check)
+	want := map[authority.Ref]string{}
+	var mark store.Mark
+	for i, v := range [][]byte{value(1), value(2), nil, value(strings.Repeat("x", 1000))} {
+		mark = commit(t, []Store{a, b}[i%2], fmt.Sprint("u", i), store.Write{Ref: user("x"), Value: v}, store.Write{Ref: ref("x"), Value: v})
+		want[user("x")], want[ref("x")] = string(v), string(v)
+	}
+	var many []store.Write
+	for i := range 3000 {
+		r := user(fmt.Sprint("many", i))
+		want[r] = string(value(strings.Repeat("y", 300)))
+		many = append(many, store.Write{Ref: r, Value: []byte(want[r])}) // in several parts
+	}
+	mark = commit(t, a, "many", many...)
+	for name, f := range map[string]*followed{"from the start": early, "late": follow(t, open(), check)} {
+		if got := f.at(mark.N); cmp.Diff(want, got) != "" {
+			t.Errorf("%s: %d records, want %d", name, len(got), len(want))
 		}
 	}
 }
