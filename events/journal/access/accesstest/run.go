@@ -261,7 +261,7 @@ func (c Cluster) passwords(t *testing.T) {
 	stream, subject := access.BucketStream(access.BucketAuthority), "$KV.authority."
 	direct := "$JS.API.DIRECT.GET." + stream
 	for _, key := range []string{"u.acme.user.x", "uc.change.0", "s.0123"} {
-		p.MayNotPublish(direct+"."+subject+key)
+		p.MayNotPublish(direct + "." + subject + key)
 	}
 	p.MayNotPublish(direct, "$JS.API.STREAM.MSG.GET."+stream, "$JS.API.CONSUMER.MSG.NEXT."+stream+".x", "$JS.API.CONSUMER.DURABLE.CREATE."+stream+".x")
 	heard := make(chan *nats.Msg, 64)
