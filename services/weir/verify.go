@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,8 +19,11 @@ import (
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/projections/admission"
+	"github.com/weirhq/weir/projections/postgres"
+	"github.com/weirhq/weir/projections/postgres/audit"
 	"github.com/weirhq/weir/projections/usage"
 	"github.com/weirhq/weir/services/biller"
+	"github.com/weirhq/weir/services/config"
 )
 
 // Bounds of a verification.
@@ -37,7 +41,8 @@ var errDiffers = errors.New("what is kept does not agree with the log")
 type verifyCommand struct {
 	sourceFlags `embed:""`
 
-	JSON bool `help:"JSON."`
+	Database string `help:"Database that keeps the audit records. By default database of the configuration; without one they are in a bucket." placeholder:"URL"`
+	JSON     bool   `help:"JSON."`
 }
 
 // Run prints what was proven, and every difference with the requests behind it. Any difference is an error.
@@ -56,7 +61,12 @@ func (c *verifyCommand) run(ctx context.Context, configFile string, out io.Write
 	v := newVerifier()
 	p := newProgress("verifying")
 	if live, ok := s.(*liveLog); ok {
-		err = v.live(ctx, live, c.DataDir, p)
+		var records auditRecords
+		var done func()
+		if records, done, err = c.records(configFile); err == nil {
+			defer done()
+			err = v.live(ctx, live, c.DataDir, records, p)
+		}
 	} else {
 		err = s.Read(ctx, 0, func(r *events.Record) error { p.step(r); return v.record(r) })
 	}
@@ -74,6 +84,27 @@ func (c *verifyCommand) run(ctx context.Context, configFile string, out io.Write
 		err = fmt.Errorf("verify: %w: differences: %d", errDiffers, report.Found)
 	}
 	return err
+}
+
+// records gives where the audit records are, if that is a database; else nil.
+func (c *verifyCommand) records(configFile string) (records auditRecords, done func(), err error) {
+	cfg, _, err := config.Load(configFile, os.Getenv)
+	if err != nil && c.Database == "" {
+		return nil, nil, err
+	}
+	url, retention := c.Database, audit.DefaultRetention
+	if err == nil {
+		retention = cmp.Or(cfg.Audit.Retention, retention)
+		url = cmp.Or(url, cfg.Database)
+	}
+	if url == "" {
+		return nil, func() {}, nil
+	}
+	pool, err := postgres.Open(url, "weir verify")
+	if err != nil {
+		return nil, nil, err
+	}
+	return tableRecords{audit.NewReader(pool), retention}, pool.Close, nil
 }
 
 // difference is something that does not agree.

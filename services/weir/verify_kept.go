@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -14,9 +13,7 @@ import (
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal"
-	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/projections/admission"
-	"github.com/weirhq/weir/projections/generation"
 	"github.com/weirhq/weir/projections/usage"
 	"github.com/weirhq/weir/services/biller"
 )
@@ -25,7 +22,7 @@ import (
 const verifyWait = 5 * time.Second
 
 // live verifies a log on a broker, and what is kept beside it.
-func (v *verifier) live(ctx context.Context, l *liveLog, dataDir string, p *progress) error {
+func (v *verifier) live(ctx context.Context, l *liveLog, dataDir string, records auditRecords, p *progress) error {
 	info, err := l.log.Info(ctx)
 	if err != nil {
 		return err
@@ -52,7 +49,10 @@ func (v *verifier) live(ctx context.Context, l *liveLog, dataDir string, p *prog
 	if err := v.billing(ctx, l.conn, js, info); err != nil {
 		return err
 	}
-	return v.audit(ctx, l.conn, js, info)
+	if records == nil {
+		records = bucketRecords{l.conn, js}
+	}
+	return v.audit(ctx, records, info)
 }
 
 // log folds a stretch of a log on a broker.
@@ -192,127 +192,11 @@ func (v *verifier) billed(k *keptCount, l *usage.Line, text []byte) {
 	}
 }
 
-// audit compares the records of requests with what the log comes to.
-func (v *verifier) audit(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, log journal.Info) error {
-	stream := access.BucketStream(access.BucketGenerations)
-	state, err := streamState(ctx, js, stream)
-	if err != nil || state == nil || state.State.Msgs == 0 {
-		return err
-	}
-	k := &keptCount{}
-	v.report.Audit = k
-	position := uint64(0)
-	seen := map[attemptKey]bool{}
-	prefix := "$KV." + access.BucketGenerations + "."
-	err = journal.ReadStream(ctx, nc, stream, "", state.State.FirstSeq, state.State.LastSeq, func(m *journal.Stored) error {
-		if key := m.Subject[min(len(prefix), len(m.Subject)):]; len(key) > 0 && key[0] == '_' {
-			var p struct {
-				Seq     uint64
-				Created time.Time
-			}
-			if json.Unmarshal(m.Data, &p) == nil && p.Created.Equal(log.Created) {
-				position = max(position, p.Seq)
-			}
-			return nil
-		}
-		var rec generation.Record
-		if err := json.Unmarshal(m.Data, &rec); err != nil || m.Subject != prefix+generation.Key(rec.ID) {
-			return nil // a mark of something deleted
-		}
-		if rec.AsOf.Log != 0 && int64(rec.AsOf.Log) != log.Created.UnixNano() {
-			k.Outside++
-			return nil
-		}
-		v.audited(k, &rec, seen)
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for key, b := range v.attempts {
-		switch {
-		case seen[key] || !b.final:
-			b.noAudit = b.noAudit || !seen[key] && b.log != (usage.Amounts{})
-		case b.seq > position:
-			k.Behind++
-			b.noAudit = true
-		case noLongerKept(state, b.at):
-			k.Outside++
-			b.noAudit = true
-		default:
-			v.differs(difference{What: "a request has no audit record", Org: b.org, Day: dayOf(b.at), Request: key.request, Attempt: key.attempt, Seq: b.seq})
-		}
-	}
-	return nil
-}
-
 // noLongerKept says whether a stream may have dropped what was written at an instant: by its age, or to make room.
 func noLongerKept(s *jetstream.StreamInfo, at int64) bool {
 	old := s.Config.MaxAge > 0 && time.Since(time.Unix(0, at)) >= s.Config.MaxAge
 	full := s.Config.Discard == jetstream.DiscardOld && s.Config.MaxBytes > 0 && s.State.Bytes > uint64(s.Config.MaxBytes)/10*9
 	return old || full && at <= s.State.FirstTime.UnixNano()
-}
-
-// audited compares one record.
-func (v *verifier) audited(k *keptCount, rec *generation.Record, seen map[attemptKey]bool) {
-	if rec.Org == events.Platform {
-		return
-	}
-	for i := range rec.Attempts {
-		a := &rec.Attempts[i]
-		key := attemptKey{rec.ID, a.Attempt}
-		b := v.attempts[key]
-		if b == nil && (a.Seq < v.report.FromSeq || a.Seq > v.last) || b != nil && !b.final && !v.whole {
-			k.Outside++
-			continue
-		}
-		kept, counted := auditedAmounts(a)
-		d := difference{Org: rec.Org, Day: dayOf(int64(a.ReservedAt)), Request: rec.ID, Attempt: a.Attempt, Seq: a.Seq, Kept: fmt.Sprintf("%+v", kept)}
-		switch {
-		case b == nil || !b.final:
-			if !counted || b != nil && b.log == kept {
-				continue
-			}
-			if rec.AsOf.Seq <= v.last {
-				d.What = "the audit has a final that the log does not come to"
-			}
-		case b.seq > rec.AsOf.Seq && b.log != kept: // the record is older than the final or its correction
-			continue
-		case b.log != kept:
-			if rec.AsOf.Seq <= v.last { // else it may know of what came after
-				d.What, d.Log = "another amount in the audit", fmt.Sprintf("%+v", b.log)
-			}
-		default:
-			k.Agree++
-		}
-		seen[key] = true
-		if b != nil {
-			b.audit = kept
-		}
-		if d.What != "" {
-			v.differs(d)
-		}
-	}
-}
-
-// auditedAmounts gives what an audit record says that an attempt came to; counted is false if it has no final.
-func auditedAmounts(a *generation.Attempt) (kept usage.Amounts, counted bool) {
-	if a.Verdict == generation.VerdictRefused || !a.Final && a.Correction == nil {
-		return usage.Amounts{}, false
-	}
-	var u events.Usage
-	if a.Usage != nil && a.Final {
-		u = *a.Usage
-	}
-	if a.CostNano != nil {
-		kept.CostNano = *a.CostNano
-	}
-	if c := a.Correction; c != nil {
-		u, kept.CostNano = c.Usage, c.CostNano
-	}
-	kept.InputTokens, kept.CachedTokens, kept.CacheWriteTokens = u.InputTokens, u.CachedTokens, u.CacheWriteTokens
-	kept.OutputTokens, kept.ReasoningTokens = u.OutputTokens, u.ReasoningTokens
-	return kept, true
 }
 
 // money follows balances by what lines cost, apart from the fold: credits less debits is the total.

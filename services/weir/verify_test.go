@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
@@ -21,27 +22,52 @@ import (
 	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/projections/generation"
+	"github.com/weirhq/weir/projections/postgres/audit"
 	"github.com/weirhq/weir/projections/projector"
 	"github.com/weirhq/weir/projections/usage"
 	"github.com/weirhq/weir/services/auditor"
 	"github.com/weirhq/weir/services/biller"
+	"github.com/weirhq/weir/test/audittest"
 )
 
 // verified is a broker with everything that keeps what a log comes to.
 type verified struct {
 	*liveBroker
-	t      *testing.T
-	nc     *nats.Conn
-	js     jetstream.JetStream
-	biller *biller.Biller
-	audit  *auditor.Auditor
-	stop   func()
-	stated int
+	t        *testing.T
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	biller   *biller.Biller
+	audit    *auditor.Auditor
+	database string // of the database, if that keeps the audit records
+	pool     *pgxpool.Pool
+	stop     func()
+	stated   int
 }
 
 func startVerified(t *testing.T) *verified {
 	t.Helper()
+	return (&verified{liveBroker: startLive(t), t: t}).start()
+}
+
+// startVerifiedInDatabase keeps the audit records in a database.
+func startVerifiedInDatabase(t *testing.T) *verified {
+	t.Helper()
 	v := &verified{liveBroker: startLive(t), t: t}
+	v.database, v.pool = audittest.Database(t)
+	return v.start()
+}
+
+// records is what an auditor writes to; nil: its own.
+func (v *verified) records(name string) auditor.Store {
+	if v.pool == nil {
+		return nil
+	}
+	return audit.New(audit.Config{URL: v.database, Pool: v.pool, Writer: name, Retention: 1000 * 24 * time.Hour})
+}
+
+func (v *verified) start() *verified {
+	t := v.t
+	t.Helper()
 	name := "keeper-abcdefgh"
 	var err error
 	if v.nc, err = v.broker.Connect(access.Identity{Name: name, Roles: []access.Role{access.System}}, journal.Options(name)...); err != nil {
@@ -58,7 +84,7 @@ func startVerified(t *testing.T) *verified {
 	}
 	p, err := projector.New(projector.Config{Log: v.log, Conn: v.nc, Name: name, DataDir: v.dir})
 	if err == nil {
-		v.audit, err = auditor.New(auditor.Config{Conn: v.nc, Log: v.log, Name: name, Alone: true})
+		v.audit, err = auditor.New(auditor.Config{Conn: v.nc, Log: v.log, Name: name, Alone: true, Store: v.records(name)})
 	}
 	if err == nil {
 		v.biller, err = biller.New(biller.Config{Conn: v.nc, Log: v.log, Name: name, Alone: true, DataDir: v.dir, SaveEvery: 20 * time.Millisecond})
@@ -171,12 +197,12 @@ func (v *verified) verify() (*verification, string, error) {
 	flags := sourceFlags{Log: v.url, Credentials: v.secret, DataDir: v.dir}
 	var report verification
 	var out bytes.Buffer
-	err := (&verifyCommand{flags, true}).run(v.t.Context(), "", &out)
+	err := (&verifyCommand{flags, v.database, true}).run(v.t.Context(), "", &out)
 	if parse := json.Unmarshal(out.Bytes(), &report); parse != nil {
 		v.t.Fatalf("%v: %s", err, out.String())
 	}
 	var text bytes.Buffer
-	if again := (&verifyCommand{flags, false}).run(v.t.Context(), "", &text); (again == nil) != (err == nil) {
+	if again := (&verifyCommand{flags, v.database, false}).run(v.t.Context(), "", &text); (again == nil) != (err == nil) {
 		v.t.Errorf("for reading: %v, as JSON: %v", again, err)
 	}
 	return &report, text.String(), err
@@ -193,8 +219,11 @@ func (r *verification) found(what string) (n int, requests []events.RequestID) {
 	return n, requests
 }
 
-func TestVerifyAgrees(t *testing.T) {
-	v := startVerified(t)
+func TestVerifyAgrees(t *testing.T) { verifyAgrees(t, startVerified(t)) }
+
+func TestVerifyAgreesWithTheDatabase(t *testing.T) { verifyAgrees(t, startVerifiedInDatabase(t)) }
+
+func verifyAgrees(t *testing.T, v *verified) {
 	v.traffic()
 	r, text, err := v.verify()
 	if err != nil || r.Found != 0 {
@@ -327,6 +356,42 @@ func TestVerifyFindsWhatTheAuditHasOtherwise(t *testing.T) {
 	}
 }
 
+func TestVerifyFindsWhatTheDatabaseHasOtherwise(t *testing.T) {
+	v := startVerifiedInDatabase(t)
+	v.traffic()
+	v.stop()
+	text, found, err := audit.NewReader(v.pool).Generation(t.Context(), "acme", eventstest.RequestID(4))
+	if err != nil || !found {
+		t.Fatal(found, err)
+	}
+	var rec generation.Record
+	if err := json.Unmarshal(text, &rec); err != nil {
+		t.Fatal(err)
+	}
+	rec.Attempts[0].Usage.OutputTokens++
+	store := audit.New(audit.Config{URL: v.database, Pool: v.pool, Writer: "forger", Retention: 1000 * 24 * time.Hour})
+	defer store.Close()
+	at, err := store.Open(t.Context())
+	if err == nil {
+		err = store.Write(t.Context(), []generation.Row{rec.Row()}, at)
+	}
+	if err == nil {
+		_, err = v.pool.Exec(t.Context(), "DELETE FROM generations WHERE id = $1", string(eventstest.RequestID(9)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, out, err := v.verify()
+	if !errors.Is(err, errDiffers) || r.Found != 2 {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for what, k := range map[string]int{"another amount in the audit": 4, "no audit record": 9} {
+		if n, requests := r.found(what); n != 1 || requests[0] != eventstest.RequestID(k) {
+			t.Errorf("%s: %d of %v", what, n, requests)
+		}
+	}
+}
+
 func TestVerifyFindsForgedVerdicts(t *testing.T) {
 	v := startVerified(t)
 	v.traffic()
@@ -377,7 +442,7 @@ func TestVerifyFromAState(t *testing.T) {
 	l := &liveLog{log: v.log, conn: v.nc}
 	err = check.log(t.Context(), l, start.Applied+1, info.Last, newProgress("verifying"))
 	if err == nil {
-		err = errors.Join(check.billing(t.Context(), v.nc, v.js, info), check.audit(t.Context(), v.nc, v.js, info))
+		err = errors.Join(check.billing(t.Context(), v.nc, v.js, info), check.audit(t.Context(), bucketRecords{v.nc, v.js}, info))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -410,7 +475,7 @@ func TestVerifyFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
-		err := (&verifyCommand{sourceFlags{File: file}, false}).run(t.Context(), "", &out)
+		err := (&verifyCommand{sourceFlags{File: file}, "", false}).run(t.Context(), "", &out)
 		return out.String(), err
 	}
 	if out, err := run(recording.Bytes()); err != nil || !strings.Contains(out, "no difference") {
@@ -420,7 +485,7 @@ func TestVerifyFile(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	var out bytes.Buffer
-	if err := (&verifyCommand{sourceFlags{File: recordedLog}, false}).run(t.Context(), "", &out); err != nil {
+	if err := (&verifyCommand{sourceFlags{File: recordedLog}, "", false}).run(t.Context(), "", &out); err != nil {
 		t.Errorf("%s: %v\n%s", recordedLog, err, out.String())
 	}
 }

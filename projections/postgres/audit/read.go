@@ -168,14 +168,14 @@ func summary(row pgx.CollectableRow) (s generation.Summary, err error) {
 	return s, err
 }
 
-// Each gives every record that is kept, as JSON, as they are at one instant, and the place in the log up to which they tell.
-func (r *Reader) Each(ctx context.Context, each func(at generation.Place, record []byte) error) error {
-	return pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		s, found, err := serving(ctx, tx)
-		if err != nil || !found {
+// Each gives every record that is kept, as JSON, as they are at one instant, and then the place in the log up to which they tell; found is
+// false if no auditor has written yet.
+func (r *Reader) Each(ctx context.Context, each func(record []byte) error) (at generation.Place, found bool, err error) {
+	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		var s Schema
+		if s, found, err = serving(ctx, tx); err != nil || !found {
 			return err
 		}
-		var at generation.Place
 		if err := tx.QueryRow(ctx, "SELECT log, seq FROM "+pgx.Identifier{s.Name, "position"}.Sanitize()).Scan(&at.Log, &at.Seq); err != nil {
 			return fmt.Errorf("read how far the audit records go: %w", err)
 		}
@@ -183,20 +183,15 @@ func (r *Reader) Each(ctx context.Context, each func(at generation.Place, record
 		if err != nil {
 			return fmt.Errorf("read the audit records: %w", err)
 		}
-		defer rows.Close()
-		for rows.Next() {
-			var packed []byte
-			if err := rows.Scan(&packed); err != nil {
-				return fmt.Errorf("read the audit records: %w", err)
-			}
+		var packed []byte
+		_, err = pgx.ForEachRow(rows, []any{&packed}, func() error {
 			record, err := r.packer.unpack(packed)
 			if err != nil {
 				return err
 			}
-			if err := each(at, record); err != nil {
-				return err
-			}
-		}
-		return rows.Err()
+			return each(record)
+		})
+		return err
 	})
+	return at, found, err
 }
