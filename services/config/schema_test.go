@@ -57,7 +57,7 @@ func (n *node) sample(root *node, path string, paths map[string]bool) any {
 		return root.Defs[strings.TrimPrefix(n.Ref, "#/$defs/")].sample(root, path, paths)
 	}
 	for _, one := range n.OneOf { // the form with the most fields
-		if len(one.Properties) > 0 {
+		if len(one.Properties) > 0 || one.Ref != "" {
 			return one.sample(root, path, paths)
 		}
 	}
