@@ -16,6 +16,9 @@ func DecodeData(ceType string, data []byte) (Data, error) {
 	return decode(ceType, string(data))
 }
 
+// DecodeText is DecodeData for data that is a string already: nothing is copied, and the result refers to it.
+func DecodeText(ceType, text string) (Data, error) { return decode(ceType, text) }
+
 func decode(ceType, text string) (Data, error) {
 	p := &scanner{s: text}
 	kind := ParseType(ceType)

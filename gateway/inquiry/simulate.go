@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/gateway/authority/strictyaml"
 	"github.com/weirhq/weir/gateway/manage"
@@ -24,6 +26,8 @@ const (
 	maxSimulated  = 5_000_000 // records that are folded
 	progressEvery = time.Second
 	lookAtClock   = 1 << 12 // records between two looks at the clock
+	batchOf       = 256     // records that one half hands to the other
+	batchesAhead  = 4
 )
 
 // errTooMany ends a simulation that folds too much.
@@ -51,19 +55,61 @@ func Simulate(ctx context.Context, log Log, config insight.SimulationConfig, ste
 	if err != nil {
 		return nil, err
 	}
-	err = log.Read(ctx, from, func(r *events.Record) error {
-		if step != nil {
-			if err := step(r); err != nil {
-				return err
-			}
-		}
-		return simulation.Apply(r)
-	})
-	if err != nil {
+	if err := halves(ctx, log, from, simulation, step); err != nil {
 		return nil, err
 	}
 	simulation.Finish()
 	return simulation.Report(), nil
+}
+
+// halves runs the two halves of a simulation beside one another: what was decided is folded ahead of what would have been.
+func halves(ctx context.Context, log Log, from uint64, simulation *insight.Simulation, step func(*events.Record) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	batches := make(chan []insight.Recorded, batchesAhead)
+	group.Go(func() error {
+		defer close(batches)
+		recording := simulation.Recording()
+		batch := make([]insight.Recorded, 0, batchOf)
+		send := func() error {
+			select {
+			case batches <- batch:
+				batch = make([]insight.Recorded, 0, batchOf)
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		err := log.Read(ctx, from, func(r *events.Record) error {
+			if step != nil {
+				if err := step(r); err != nil {
+					return err
+				}
+			}
+			recorded, err := recording.Apply(r)
+			if err != nil {
+				return err
+			}
+			if batch = append(batch, recorded); len(batch) < batchOf {
+				return nil
+			}
+			return send()
+		})
+		if err != nil {
+			return err
+		}
+		return send()
+	})
+	group.Go(func() error {
+		for batch := range batches {
+			for i := range batch {
+				if err := simulation.Take(&batch[i]); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	return group.Wait()
 }
 
 // ParseScale reads "2x", "1.5x" or "0.5" in thousandths.

@@ -47,12 +47,12 @@ type SimulationConfig struct {
 
 // Simulation folds a recorded log twice, as it was and under other limits or load, and counts what differs.
 type Simulation struct {
-	config SimulationConfig
-	real   *admission.Fold
-	sim    *admission.Fold // nil before From
-	lastAt int64           // ns: of the last record
-	each   func(*events.Verdict)
-	spare  *events.Reserve // memory for the next reserve with other limits
+	config    SimulationConfig
+	recording *Recording
+	sim       *admission.Fold // nil before From
+	lastAt    int64           // ns: of the last record
+	each      func(*events.Verdict)
+	spare     *events.Reserve // memory for the next reserve with other limits
 
 	lives     map[events.RequestID]*life // requests of which a fate is open or differs
 	origins   map[attemptID]*origin      // reserves that wait in what was recorded
@@ -152,20 +152,61 @@ func NewSimulation(fold *admission.Fold, config SimulationConfig) (*Simulation, 
 		config.Limits, _ = NewLimits(nil) // cannot fail
 	}
 	return &Simulation{
-		config: config, real: fold, lives: map[events.RequestID]*life{}, origins: map[attemptID]*origin{},
+		config: config, recording: &Recording{fold: fold, from: config.From}, lives: map[events.RequestID]*life{}, origins: map[attemptID]*origin{},
 		running: map[events.RequestID]run{}, lengths: map[string]*lengths{}, counts: newCounts(),
 	}, nil
 }
 
-// Apply takes the log's next record. The error says that the log needs other rules than this binary knows, or that more is on its way
-// than a simulation holds.
-func (s *Simulation) Apply(r *events.Record) error {
-	if s.sim == nil && r.At >= s.config.From {
-		sim, err := admission.Restore(s.real.Snapshot(nil))
+// Recording is the first half of a simulation: the log folded as it was. It may run ahead of the second half, which takes what it gives, on
+// another goroutine.
+type Recording struct {
+	fold  *admission.Fold
+	from  int64
+	begun bool
+}
+
+// Recorded is a record with what was decided with it.
+type Recorded struct {
+	Record   events.Record
+	Verdicts []events.Verdict
+	begin    *admission.Fold // of the first record of the simulation: the fold before it
+}
+
+// Apply folds the log's next record as it was. What it gives stays valid. The error says that the log needs other rules than this binary
+// knows.
+func (f *Recording) Apply(r *events.Record) (Recorded, error) {
+	out := Recorded{Record: *r}
+	if !f.begun && r.At >= f.from {
+		begin, err := admission.Restore(f.fold.Snapshot(nil))
 		if err != nil {
-			return fmt.Errorf("simulate: %w", err)
+			return out, fmt.Errorf("simulate: %w", err)
 		}
-		s.sim, s.lastAt = sim, r.At
+		f.begun, out.begin = true, begin
+	}
+	out.Verdicts = slices.Clone(f.fold.Apply(r))
+	if !f.fold.Supported() {
+		return out, fmt.Errorf("simulate: the log asks for rules version %d at sequence %d, this binary knows %d", f.fold.Rules(), r.Seq, admission.RulesVersion)
+	}
+	return out, nil
+}
+
+// Recording gives the first half. There is one.
+func (s *Simulation) Recording() *Recording { return s.recording }
+
+// Apply takes the log's next record through both halves.
+func (s *Simulation) Apply(r *events.Record) error {
+	recorded, err := s.recording.Apply(r)
+	if err != nil {
+		return err
+	}
+	return s.Take(&recorded)
+}
+
+// Take takes what the first half gives, record by record. The error says that more is on its way than a simulation holds.
+func (s *Simulation) Take(in *Recorded) error {
+	r := &in.Record
+	if in.begin != nil {
+		s.sim, s.lastAt = in.begin, r.At
 		s.counts.from, s.counts.first = r.Seq, r.At
 	}
 	if s.sim != nil {
@@ -176,11 +217,8 @@ func (s *Simulation) Apply(r *events.Record) error {
 		recorded = s.origin(r.At, d)
 	}
 	s.applied++
-	for _, v := range s.real.Apply(r) {
-		s.reallyDecided(&v)
-	}
-	if !s.real.Supported() {
-		return fmt.Errorf("simulate: the log asks for rules version %d at sequence %d, this binary knows %d", s.real.Rules(), r.Seq, admission.RulesVersion)
+	for i := range in.Verdicts {
+		s.reallyDecided(&in.Verdicts[i])
 	}
 	s.follow(r)
 	if s.sim == nil {

@@ -70,7 +70,7 @@ func TestUnchangedIsWhatHappened(t *testing.T) {
 				t.Fatal(name + ": the simulation differs from what was recorded (-recorded +simulated):\n" + diff)
 			}
 		}
-		if s.sim.Digest() != s.real.Digest() {
+		if s.sim.Digest() != s.recording.fold.Digest() {
 			t.Fatal(name + ": another state")
 		}
 		r := s.Report()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -32,7 +33,12 @@ type Status struct {
 type ExportStatus struct {
 	Exported uint64 // lines that were taken
 	Dead     uint64 // lines that will never be taken
-	Failures uint64 // tries that failed
+	Failures uint64 // tries that failed, each of which was followed by another
+
+	Behind   uint64    // lines that are still to be handed on, as of the last read
+	Oldest   time.Time // when the oldest of them came into the stream; zero: there are none
+	FailedAt time.Time // when a try last failed; zero: none has
+	Failed   string    // why
 }
 
 // Biller writes lines. Its methods may be called at the same time.
@@ -52,7 +58,11 @@ func New(cfg Config) (*Biller, error) {
 		return nil, fmt.Errorf("make the biller: %w", err)
 	}
 	cfg = cfg.withDefaults()
-	return &Biller{cfg: cfg, warn: follow.NewWarnings("biller", cfg.Logger, cfg.Now).Warn, status: Status{Exports: map[string]ExportStatus{}}}, nil
+	b := &Biller{cfg: cfg, warn: follow.NewWarnings("biller", cfg.Logger, cfg.Now).Warn, status: Status{Exports: map[string]ExportStatus{}}}
+	for _, x := range cfg.Exports { // all are shown from the start
+		b.status.Exports[x.Name] = ExportStatus{}
+	}
+	return b, nil
 }
 
 // Status says where the biller stands.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/services/follow"
 )
@@ -154,8 +155,12 @@ type Export struct {
 	// Defaults to 30 s.
 	AckWait time.Duration
 
-	// MaxWait is the longest pause between two tries. Defaults to 1 minute.
-	MaxWait time.Duration
+	// FirstWait is the pause before the first try again; it is doubled up to MaxWait, unless the receiver asks for more. Default to 100 ms and
+	// 1 minute.
+	FirstWait, MaxWait time.Duration
+
+	// Orgs are those whose lines it gets. Defaults to all.
+	Orgs []events.Org
 }
 
 var exportName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
@@ -168,6 +173,9 @@ func (x Export) withDefaults() Export {
 	}
 	if x.AckWait == 0 {
 		x.AckWait = 30 * time.Second
+	}
+	if x.FirstWait == 0 {
+		x.FirstWait = firstWait
 	}
 	if x.MaxWait == 0 {
 		x.MaxWait = time.Minute

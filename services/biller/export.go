@@ -22,6 +22,8 @@ type Record struct {
 	ID   string // the CloudEvents id, the same whenever it comes
 	Line usage.Line
 	Data []byte // the line's JSON
+
+	Written time.Time // when it came into the stream
 }
 
 // Exporter hands lines to a system outside. What it was given before, in part or whole, it may be given again.
@@ -95,6 +97,9 @@ func (x *export) open(ctx context.Context) (jetstream.Consumer, error) {
 		Durable: durableName + x.Name, Description: "Weir: lines handed on to " + x.Name, AckPolicy: jetstream.AckExplicitPolicy,
 		AckWait: x.AckWait, MaxAckPending: x.Batch, MaxDeliver: -1,
 	}
+	for _, org := range x.Orgs {
+		cfg.FilterSubjects = append(cfg.FilterSubjects, SubjectPrefix+string(org))
+	}
 	if !x.From.IsZero() {
 		from := x.From.UTC()
 		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &from
@@ -115,10 +120,11 @@ func (x *export) step(ctx context.Context, consumer jetstream.Consumer) error {
 	}
 	var msgs []jetstream.Msg
 	var records []Record
+	behind := uint64(0)
 	for m := range batch.Messages() {
 		r := Record{ID: m.Headers().Get("ce-id"), Data: m.Data()}
 		if meta, err := m.Metadata(); err == nil {
-			r.Seq = meta.Sequence.Stream
+			r.Seq, r.Written, behind = meta.Sequence.Stream, meta.Timestamp, meta.NumPending
 		}
 		msgs = append(msgs, m)
 		if r.Line, err = usage.Decode(r.Data); err != nil {
@@ -130,8 +136,12 @@ func (x *export) step(ctx context.Context, consumer jetstream.Consumer) error {
 		records = append(records, r)
 	}
 	if len(msgs) == 0 {
+		if batch.Error() == nil {
+			x.b.noteExport(x.Name, func(s *ExportStatus) { s.Behind, s.Oldest = 0, time.Time{} })
+		}
 		return batch.Error()
 	}
+	x.behind(records, behind)
 	stop := x.hold(ctx, msgs)
 	err = x.deliver(ctx, records)
 	stop()
@@ -144,6 +154,24 @@ func (x *export) step(ctx context.Context, consumer jetstream.Consumer) error {
 		}
 	}
 	return msgs[len(msgs)-1].DoubleAck(ctx)
+}
+
+// behind notes what is still to be handed on: some records, and so many more in the stream.
+func (x *export) behind(records []Record, more uint64) {
+	x.b.noteExport(x.Name, func(s *ExportStatus) {
+		if s.Behind = more + uint64(len(records)); len(records) > 0 {
+			s.Oldest = records[0].Written
+		}
+	})
+}
+
+// took notes that records are handed on, or are dead. The next ones are taken to be as old, until they are read.
+func (x *export) took(records []Record) {
+	x.b.noteExport(x.Name, func(s *ExportStatus) {
+		if s.Behind -= min(s.Behind, uint64(len(records))); s.Behind == 0 {
+			s.Oldest = time.Time{}
+		}
+	})
 }
 
 // hold keeps the stream from giving messages again while they are tried.
@@ -163,7 +191,7 @@ func (x *export) hold(ctx context.Context, msgs []jetstream.Msg) (stop func()) {
 
 // deliver hands records on until all are taken or dead, or ctx ends.
 func (x *export) deliver(ctx context.Context, records []Record) error {
-	wait := &backoff.ExponentialBackOff{InitialInterval: firstWait, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: x.MaxWait}
+	wait := &backoff.ExponentialBackOff{InitialInterval: x.FirstWait, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: x.MaxWait}
 	wait.Reset()
 	for len(records) > 0 {
 		taken, err := x.To.Export(ctx, records)
@@ -172,6 +200,7 @@ func (x *export) deliver(ctx context.Context, records []Record) error {
 		}
 		if taken > 0 {
 			x.b.noteExport(x.Name, func(s *ExportStatus) { s.Exported += uint64(taken) })
+			x.took(records[:taken])
 			records = records[taken:]
 			wait.Reset()
 		}
@@ -205,15 +234,16 @@ func (x *export) rest(ctx context.Context, failed error, next time.Duration) err
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	x.b.noteExport(x.Name, func(s *ExportStatus) { s.Failures++ })
+	x.b.noteExport(x.Name, func(s *ExportStatus) { s.Failures, s.FailedAt, s.Failed = s.Failures+1, x.b.cfg.Now(), failed.Error() })
 	x.b.warn("export "+x.Name+": it is tried again", failed)
 	if !x.b.writing.Load() {
 		return errLost
 	}
+	next = min(next, x.MaxWait)
 	if l, ok := errors.AsType[*later](failed); ok {
 		next = max(next, l.after)
 	}
-	return follow.Pause(ctx, min(next, x.MaxWait))
+	return follow.Pause(ctx, next)
 }
 
 var errLost = errors.New("another biller exports")
@@ -225,18 +255,13 @@ func (x *export) bury(r Record, reason string) error {
 		if x.b.cfg.DataDir == "" {
 			return fmt.Errorf("line %s was rejected (%s), and there is no file for dead letters", r.ID, reason)
 		}
-		path = filepath.Join(x.b.cfg.DataDir, folder, x.Name+".dead.jsonl")
+		path = LetterFile(filepath.Join(x.b.cfg.DataDir, folder), x.Name)
 	}
 	data := json.RawMessage(r.Data)
 	if !json.Valid(data) {
 		data, _ = json.Marshal(string(r.Data)) // a string can be written
 	}
-	text, err := json.Marshal(struct {
-		ID     string          `json:"id"`
-		Seq    uint64          `json:"stream_seq"`
-		Reason string          `json:"reason"`
-		Line   json.RawMessage `json:"line"`
-	}{r.ID, r.Seq, reason, data})
+	text, err := json.Marshal(letter{r.ID, r.Seq, reason, data})
 	if err != nil {
 		return fmt.Errorf("keep dead letter %s: %w", r.ID, err)
 	}
@@ -244,6 +269,7 @@ func (x *export) bury(r Record, reason string) error {
 		return fmt.Errorf("keep dead letter %s: %w", r.ID, err)
 	}
 	x.b.noteExport(x.Name, func(s *ExportStatus) { s.Dead++ })
+	x.took([]Record{r})
 	x.b.warn("export "+x.Name+": a line is a dead letter", fmt.Errorf("line %s: %s", r.ID, reason))
 	return nil
 }

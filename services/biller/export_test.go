@@ -274,7 +274,7 @@ func TestMeterEventsToABadReceiver(t *testing.T) {
 		if err := json.Unmarshal(body, &e); err != nil || e.EventName != "cost" || e.Timestamp.IsZero() || e.Payload["stripe_customer_id"] != "cus_acme" {
 			t.Errorf("%s: %v", body, err)
 		}
-		return map[string]string{e.Identifier: e.Payload["value"]}
+		return map[string]string{strings.TrimSuffix(e.Identifier, ".cost_nano"): e.Payload["value"]}
 	})
 	meter := &MeterEvents{Endpoint: r.endpoint(), Event: "cost", Amount: "cost_nano", Customer: func(o events.Org) (string, bool) { return "cus_" + string(o), o == "acme" }}
 	b := n.run(t.TempDir(), func(c *Config) {

@@ -89,10 +89,10 @@ func TestTheGuidesConsumer(t *testing.T) {
 	}
 }
 
-// newListeningNode is a node that one may join by TCP, with a secret of an auditor.
+// newListeningNode is a node that one may join by TCP, with a secret of a consumer of billing lines.
 func newListeningNode(t *testing.T) *node {
 	t.Helper()
-	credential, secret, err := access.NewCredentials("invoices", access.Auditor)
+	credential, secret, err := access.NewCredentials("invoices", access.Consumer)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 const (
 	httpFor    = 30 * time.Second // for one request, its answer included
 	answerMost = 4 << 10          // bytes of an answer that are looked at
+	laterMost  = time.Hour        // what a receiver may ask for by Retry-After
 )
 
 // Endpoint is where an export over HTTP sends.
@@ -29,18 +30,30 @@ type Endpoint struct {
 	// URL takes the events by POST. There is no default.
 	URL string
 
-	// Header is sent with each request, as Authorization: Bearer …. Defaults to none.
+	// Header is sent with each request. Defaults to none.
 	Header http.Header
 
-	// Client sends. Defaults to one that waits 30 s for an answer and follows no redirect.
+	// Secret gives what is sent as Authorization: Bearer. It is asked each time, so that it can be changed. Defaults to none.
+	Secret func() (string, error)
+
+	// Timeout bounds one request, its answer included. Defaults to 30 s.
+	Timeout time.Duration
+
+	// Client sends. Defaults to one that follows no redirect.
 	Client *http.Client
 }
 
-var plainClient = &http.Client{Timeout: httpFor, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+var plainClient = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
 // post sends a body. What the answer's status means stands in the errors: nil (2xx), *Rejected (400, 413, 422), or to be tried again (all
 // others, with the time that Retry-After gives).
 func (e *Endpoint) post(ctx context.Context, contentType string, body []byte) error {
+	limit := e.Timeout
+	if limit == 0 {
+		limit = httpFor
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, e.URL, bytes.NewReader(body))
 	if err != nil {
 		return err
@@ -49,6 +62,13 @@ func (e *Endpoint) post(ctx context.Context, contentType string, body []byte) er
 		request.Header[http.CanonicalHeaderKey(name)] = values
 	}
 	request.Header.Set("Content-Type", contentType)
+	if e.Secret != nil {
+		secret, err := e.Secret()
+		if err != nil {
+			return err
+		}
+		request.Header.Set("Authorization", "Bearer "+secret)
+	}
 	client := e.Client
 	if client == nil {
 		client = plainClient
@@ -68,10 +88,24 @@ func (e *Endpoint) post(ctx context.Context, contentType string, body []byte) er
 		return nil
 	}
 	err = errors.New(said)
-	if seconds, bad := strconv.Atoi(answer.Header.Get("Retry-After")); bad == nil && seconds > 0 {
-		return &later{err, time.Duration(seconds) * time.Second}
+	if after := retryAfter(answer.Header); after > 0 {
+		return &later{err, after}
 	}
 	return err
+}
+
+// retryAfter reads how long a receiver wants to be left alone: seconds, or an instant, which is held against the receiver's own clock.
+func retryAfter(h http.Header) time.Duration {
+	text := h.Get("Retry-After")
+	if seconds, err := strconv.Atoi(text); err == nil {
+		return min(max(time.Duration(seconds), 0), laterMost/time.Second) * time.Second
+	}
+	at, err := http.ParseTime(text)
+	now, noDate := http.ParseTime(h.Get("Date"))
+	if err != nil || noDate != nil {
+		return 0
+	}
+	return min(max(at.Sub(now), 0), laterMost)
 }
 
 // CloudEvents sends lines in batches of CloudEvents 1.0 in JSON (application/cloudevents-batch+json), the form that OpenMeter and other
@@ -134,7 +168,7 @@ func (a Amount) Of(l *usage.Line) (n int64, known bool) {
 }
 
 // MeterEvents sends lines as meter events, one a request, the form that Stripe takes at /v2/billing/meter_events: its identifier is the
-// line's CloudEvents id. One that adds nothing is not sent; a correction is sent as what it changes, which may be negative. Several meters
+// line's CloudEvents id, a dot and the amount's name, so that several meters of one line do not take each other for repetitions. One that adds nothing is not sent; a correction is sent as what it changes, which may be negative. Several meters
 // are several exports.
 type MeterEvents struct {
 	Endpoint
@@ -184,7 +218,7 @@ func (m *MeterEvents) send(ctx context.Context, r *Record) error {
 	if !known {
 		return &Rejected{fmt.Sprintf("org %s has no customer", r.Line.Org)}
 	}
-	id := r.ID
+	id := r.ID + "." + string(m.Amount)
 	if len(id) > maxIdentifier {
 		sum := sha256.Sum256([]byte(id))
 		id = hex.EncodeToString(sum[:])

@@ -17,6 +17,9 @@ import (
 	"github.com/weirhq/weir/projections/usage"
 )
 
+// Folder is where a biller keeps its state and dead letters, in the data directory.
+const Folder = folder
+
 const (
 	folder       = "biller"
 	snapshotName = "usage.snapshot"

@@ -93,6 +93,9 @@ type Config struct {
 	Models      []*authority.Model
 	Connections []*authority.Connection
 	Pools       []authority.DeclaredPool
+
+	// Exports are the systems that billing lines are handed to. Defaults to none.
+	Exports []Export
 }
 
 // Log says where the log is and how it is kept.

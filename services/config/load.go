@@ -48,6 +48,7 @@ func (l *loader) top(m *strictyaml.Map) {
 	l.connections(m.Get("connections").List())
 	l.pools(m.Get("pools").List())
 	l.models(m.Get("models").List())
+	l.exports(m.Get("exports"))
 	m.End()
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -19,6 +20,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weirhq/weir/gateway/authority"
+	"github.com/weirhq/weir/projections/postgres"
+	"github.com/weirhq/weir/schemas/sql"
 	"github.com/weirhq/weir/services/config"
 	"github.com/weirhq/weir/services/provider"
 	"github.com/weirhq/weir/test/audittest"
@@ -41,8 +44,21 @@ const (
 )
 
 // startWhole runs everything in one process, with two orgs that have a key each.
-func startWhole(t *testing.T, database string) *whole {
+func startWhole(t *testing.T, database string) *whole { t.Helper(); return startWith(t, database, "") }
+
+// startWith is startWhole with more in the configuration.
+func startWith(t *testing.T, database, more string) *whole {
 	t.Helper()
+	if database != "" {
+		m, err := postgres.Migrate(database, sql.Migrations)
+		if err == nil {
+			_, err = m.Up(t.Context())
+			err = errors.Join(err, m.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	dir := t.TempDir()
 	model, err := provider.New(provider.Config{Script: "tokens=7"})
 	if err != nil {
@@ -62,6 +78,7 @@ func startWhole(t *testing.T, database string) *whole {
 		"orgs: {acme: {limits: {rpm: 4}}, beta: {limits: {rpm: 100}}}\n"+
 		"models: [{id: m, context_window: 1000, max_output_tokens: 100, price: {input: \"1\", output: \"2\"}, local: {engine: vllm, replicas: [%q]}}]\n",
 		dir, dir, dir, hash(testAdmin), database, "http://"+upstream.Addr().String())
+	file += more
 	policy := "models: [m]\nmax_input_tokens: 1000\nadmit_budget_tokens: 100000\nmax_inflight: 16\nrouting_policy: {strategy: least-loaded}\n"
 	if err := os.Mkdir(filepath.Join(dir, "policies"), 0o700); err != nil {
 		t.Fatal(err)

@@ -94,7 +94,7 @@ func TestLinesReadBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := lineRecord(line)
+	got, err := lineRecord(string(line))
 	if err != nil || got.Fault != "" || got.Seq != r.Seq || got.At != r.At || got.Org != r.Org || *got.Data.(*events.Release) != *r.Data.(*events.Release) {
 		t.Errorf("%s reads back as %+v (%v)", line, got, err)
 	}

@@ -108,7 +108,7 @@ func registerAuditor(r prometheus.Registerer, a *auditor.Auditor) {
 }
 
 // registerBiller shows what a biller does.
-func registerBiller(r prometheus.Registerer, b *biller.Biller) {
+func registerBiller(r prometheus.Registerer, b *biller.Biller, now func() time.Time) {
 	type status = biller.Status
 	s := shown[status]{r, "weir_biller_", b.Status}
 	s.gauge("active", "1 while this biller is the one that writes.", func(s status) float64 { return yes(s.Writing) })
@@ -118,31 +118,9 @@ func registerBiller(r prometheus.Registerer, b *biller.Biller) {
 	s.gauge("open_requests", "Requests that can still give a line.", func(s status) float64 { return float64(s.Open) })
 	s.counter("lines_total", "Lines written.", func(s status) float64 { return float64(s.Written) })
 	s.counter("conflicts_total", "Times that the stream did not end where this biller knew it to end.", func(s status) float64 { return float64(s.Conflicts) })
-	r.MustRegister(&exportCounters{b,
-		prometheus.NewDesc("weir_biller_exported_total", "Lines that an export's receiver took.", []string{"export"}, nil),
-		prometheus.NewDesc("weir_biller_dead_letters_total", "Lines that it will never take.", []string{"export"}, nil),
-		prometheus.NewDesc("weir_biller_export_failures_total", "Tries to export that failed.", []string{"export"}, nil),
-	})
-}
-
-// exportCounters show the exports that the configuration names.
-type exportCounters struct {
-	b                    *biller.Biller
-	taken, dead, failure *prometheus.Desc
-}
-
-// Describe is prometheus.Collector's.
-func (e *exportCounters) Describe(ch chan<- *prometheus.Desc) {
-	ch <- e.taken
-	ch <- e.dead
-	ch <- e.failure
-}
-
-// Collect is prometheus.Collector's.
-func (e *exportCounters) Collect(ch chan<- prometheus.Metric) {
-	for name, x := range e.b.Status().Exports {
-		for desc, v := range map[*prometheus.Desc]uint64{e.taken: x.Exported, e.dead: x.Dead, e.failure: x.Failures} {
-			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(v), name)
-		}
-	}
+	s.counter("counted_total", "Lines counted by hour and day in the database.", func(s status) float64 { return float64(s.Usage.Counted) })
+	s.gauge("counted_behind", "Lines of the stream that are still to be counted in the database.", func(s status) float64 { return float64(s.Usage.Behind) })
+	s.counter("count_failures_total", "Tries to count lines in the database that failed.", func(s status) float64 { return float64(s.Usage.Failures) })
+	s.counter("count_missed_total", "Lines that were gone from the stream before they were counted in the database.", func(s status) float64 { return float64(s.Usage.Missed) })
+	r.MustRegister(newExportMetrics(b, now))
 }

@@ -65,8 +65,8 @@ func kindOf(t *testing.T, name, gathered string) string {
 		return gathered
 	case strings.HasSuffix(name, "_total"):
 		return "counter"
-	case strings.HasSuffix(name, "_seconds"):
-		return "histogram" // a gauge always shows
+	case strings.HasSuffix(name, "_seconds") && !strings.HasPrefix(name, "weir_export_"):
+		return "histogram" // a gauge always shows, but of exports, which need not be there
 	default:
 		return "gauge" // of what is not there now
 	}
@@ -77,6 +77,7 @@ var groups = []struct{ prefix, title, text string }{
 	{"weir_projector_", "Projector", "The fold, in processes with the role projector."},
 	{"weir_auditor_", "Auditor", "In processes with the role auditor. One is active; the others wait."},
 	{"weir_biller_", "Biller", "In processes with the role biller. One is active; the others wait."},
+	{"weir_export_", "Exports", "Of each of the configuration's `exports`, in processes with the role biller."},
 	{"weir_log_", "Log", "In every process, as it sees the log."},
 	{"weir_ledger_", "Ledger", "Whether the log is the right one, in every process."},
 	{"weir_data_", "Disk", "The disk of `data_dir`, in every process."},

@@ -224,11 +224,11 @@ func (n *node) bill() (err error) {
 		return nil
 	}
 	cfg := biller.Config{Conn: n.conn, Log: n.log, Source: n.follow(), Name: n.name, DataDir: n.config.DataDir, Alone: n.alone(), Replicas: n.config.Log.Replicas, Logger: n.logger,
-		Usage: n.tables()}
+		Usage: n.tables(), Exports: exportsOf(n.config)}
 	if n.biller, err = biller.New(cfg); err != nil {
 		return err
 	}
-	registerBiller(n.registry, n.biller)
+	registerBiller(n.registry, n.biller, time.Now)
 	return nil
 }
 

@@ -106,6 +106,7 @@ type limitsFile struct {
 	Connections any `yaml:"connections"`
 	BYOK        any `yaml:"byok"`
 	Pools       any `yaml:"pools"`
+	Exports     any `yaml:"exports"`
 }
 
 // orgsLimits are an org's limits, given directly or under limits as in weir.yaml.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -262,7 +263,7 @@ func readLines(name string, in io.Reader, from uint64, put func(events.Record) e
 	var last uint64
 	index := 0
 	for number := 1; ; number++ {
-		line, err := readLine(lines)
+		line, err := readText(lines)
 		if errors.Is(err, io.EOF) && len(line) == 0 {
 			return nil
 		}
@@ -291,10 +292,24 @@ func readLines(name string, in io.Reader, from uint64, put func(events.Record) e
 	}
 }
 
-// lineRecord reads a line as replayRecord does, several times as fast.
-func lineRecord(line []byte) (events.Record, error) {
+// readText reads a line without its end, copied once. An error goes with what was read before it.
+func readText(r *bufio.Reader) (string, error) {
+	part, err := r.ReadSlice('\n')
+	if !errors.Is(err, bufio.ErrBufferFull) {
+		return string(bytes.TrimRight(part, "\r\n")), err
+	}
+	start := bytes.Clone(part) // longer than the buffer: the rest is read as any line
+	rest, err := readLine(r)
+	if len(start)+len(rest) > maxReplayLine {
+		return "", fmt.Errorf("longer than %d bytes", maxReplayLine)
+	}
+	return string(start) + string(rest), err
+}
+
+// lineRecord reads a line as replayRecord does, several times as fast. The record refers to the line.
+func lineRecord(line string) (events.Record, error) {
 	var seq, at, subject, data gjson.Result
-	gjson.ParseBytes(line).ForEach(func(key, value gjson.Result) bool {
+	gjson.Parse(line).ForEach(func(key, value gjson.Result) bool {
 		switch key.Str {
 		case "seq":
 			seq = value
@@ -308,7 +323,7 @@ func lineRecord(line []byte) (events.Record, error) {
 		return true
 	})
 	if seq.Type != gjson.Number || at.Type != gjson.String || subject.Type != gjson.String {
-		return replayRecord(line) // which says what is wrong
+		return replayRecord([]byte(line)) // which says what is wrong
 	}
 	when, err := time.Parse(time.RFC3339Nano, at.Str)
 	if err != nil {
@@ -324,8 +339,8 @@ func lineRecord(line []byte) (events.Record, error) {
 	if s.Kind == events.KindUnknown {
 		kind = "weir." + s.Type + ".v1"
 	}
-	if r.Data, err = events.DecodeData(kind, []byte(data.Raw)); err != nil {
-		return replayRecord(line) // a fault, unless the line is cut off
+	if r.Data, err = events.DecodeText(kind, data.Raw); err != nil {
+		return replayRecord([]byte(line)) // a fault, unless the line is cut off
 	}
 	r.Fault = events.Check(s, &r.Event)
 	return r, nil

@@ -143,7 +143,7 @@ func TestLinesAreReadAlike(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := lineRecord(line)
+			got, err := lineRecord(string(line))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -164,11 +164,11 @@ func TestLinesThatAreNone(t *testing.T) {
 		good[:len(good)-4]: "cut off", `{"seq":1}`: "time is missing", `[1]`: "not a record",
 		`{"seq":1,"time":"soon","subject":"acct._.tick","data":{}}`: "soon",
 	} {
-		if _, err := lineRecord([]byte(line)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := lineRecord(line); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", line, err, want)
 		}
 	}
-	if _, err := lineRecord([]byte(good)); err != nil {
+	if _, err := lineRecord(good); err != nil {
 		t.Error(err)
 	}
 	file := filepath.Join(t.TempDir(), "cut.jsonl")

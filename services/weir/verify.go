@@ -21,6 +21,7 @@ import (
 	"github.com/weirhq/weir/projections/admission"
 	"github.com/weirhq/weir/projections/postgres"
 	"github.com/weirhq/weir/projections/postgres/audit"
+	"github.com/weirhq/weir/projections/postgres/sums"
 	"github.com/weirhq/weir/projections/usage"
 	"github.com/weirhq/weir/services/biller"
 	"github.com/weirhq/weir/services/config"
@@ -41,7 +42,7 @@ var errDiffers = errors.New("what is kept does not agree with the log")
 type verifyCommand struct {
 	sourceFlags `embed:""`
 
-	Database string `help:"Database that keeps the audit records. By default database of the configuration; without one they are in a bucket." placeholder:"URL"`
+	Database string `help:"Database that keeps the audit records and the usage tables. By default database of the configuration; without one they are in a bucket." placeholder:"URL"`
 	JSON     bool   `help:"JSON."`
 }
 
@@ -62,10 +63,11 @@ func (c *verifyCommand) run(ctx context.Context, configFile string, out io.Write
 	p := newProgress("verifying")
 	if live, ok := s.(*liveLog); ok {
 		var records auditRecords
+		var table *sums.Table
 		var done func()
-		if records, done, err = c.records(configFile); err == nil {
+		if records, table, done, err = c.database(configFile); err == nil {
 			defer done()
-			err = v.live(ctx, live, c.DataDir, records, p)
+			err = v.live(ctx, live, c.DataDir, records, table, p)
 		}
 	} else {
 		err = s.Read(ctx, 0, func(r *events.Record) error { p.step(r); return v.record(r) })
@@ -86,11 +88,11 @@ func (c *verifyCommand) run(ctx context.Context, configFile string, out io.Write
 	return err
 }
 
-// records gives where the audit records are, if that is a database; else nil.
-func (c *verifyCommand) records(configFile string) (records auditRecords, done func(), err error) {
+// database gives where the audit records and the usage tables are, if that is a database; else nil.
+func (c *verifyCommand) database(configFile string) (records auditRecords, table *sums.Table, done func(), err error) {
 	cfg, _, err := config.Load(configFile, os.Getenv)
 	if err != nil && c.Database == "" {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	url, retention := c.Database, audit.DefaultRetention
 	if err == nil {
@@ -98,13 +100,13 @@ func (c *verifyCommand) records(configFile string) (records auditRecords, done f
 		url = cmp.Or(url, cfg.Database)
 	}
 	if url == "" {
-		return nil, func() {}, nil
+		return nil, nil, func() {}, nil
 	}
 	pool, err := postgres.Open(url, "weir verify")
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	return tableRecords{audit.NewReader(pool), retention}, pool.Close, nil
+	return tableRecords{audit.NewReader(pool), retention}, sums.New(pool), pool.Close, nil
 }
 
 // difference is something that does not agree.
@@ -136,6 +138,7 @@ type verification struct {
 	Lines      int64        `json:"lines"`
 	Billing    *keptCount   `json:"billing"` // null: there is no stream of lines
 	Audit      *keptCount   `json:"audit"`   // null: there are no records of requests
+	Tables     *keptCount   `json:"tables"`  // null: there is no database
 	Days       []dayRow     `json:"days"`
 	Found      int64        `json:"found"` // differences in all
 	Difference []difference `json:"differences"`
@@ -171,6 +174,7 @@ type attemptBill struct {
 	at            int64 // ns: of its first line
 	seq           uint64
 	final         bool
+	late          bool // at is of a correction: the line that it corrects is not known
 	log           usage.Amounts
 	billed, audit usage.Amounts
 	noBill        bool // not yet written, or no longer kept
@@ -209,6 +213,7 @@ type verifier struct {
 	usage    *usage.Usage
 	whole    bool // folded from the log's first record
 	last     uint64
+	next     uint64 // the sequence that comes next; 0: any
 	chain    journal.Chain
 	chained  bool // chain is known
 	places   []placeMark
@@ -330,6 +335,8 @@ func (v *verifier) pack(d *events.Verdicts, seq uint64) {
 	if known && d.Chain != "" && v.chained {
 		if have := place.chain.String(); have != d.Chain {
 			v.differs(difference{What: "the hash chain is broken", Seq: d.ToSeq, Log: have, Kept: d.Chain})
+			v.chained = false // what follows differs too
+			v.note("the hash chain of the log is not the one that was written with sequence %d: something in it was changed or taken out before", seq)
 		} else {
 			v.report.Chained++
 		}
@@ -374,7 +381,7 @@ func (v *verifier) line(l *usage.Line) {
 			v.orgs[org] = org
 		}
 		key.request = events.RequestID(strings.Clone(string(l.Request)))
-		b = &attemptBill{org: org, at: int64(l.Time)}
+		b = &attemptBill{org: org, at: int64(l.Time), late: l.Revision > 0}
 		v.attempts[key] = b
 	}
 	b.seq = max(b.seq, l.Seq)
@@ -488,6 +495,9 @@ func (r *verification) print(out io.Writer) error {
 	fmt.Fprintf(t, "lines\t%d\n", r.Lines)
 	r.Billing.print(t, "billing")
 	r.Audit.print(t, "audit")
+	if r.Tables != nil {
+		r.Tables.print(t, "usage tables")
+	}
 	fmt.Fprintln(t)
 	if len(r.Days) > 0 {
 		fmt.Fprintf(t, "day\torg\tattempts\ttokens in, out\tnano-dollars by log\tby billing\tby audit\n")

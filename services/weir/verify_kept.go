@@ -14,6 +14,7 @@ import (
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/projections/admission"
+	"github.com/weirhq/weir/projections/postgres/sums"
 	"github.com/weirhq/weir/projections/usage"
 	"github.com/weirhq/weir/services/biller"
 )
@@ -22,7 +23,7 @@ import (
 const verifyWait = 5 * time.Second
 
 // live verifies a log on a broker, and what is kept beside it.
-func (v *verifier) live(ctx context.Context, l *liveLog, dataDir string, records auditRecords, p *progress) error {
+func (v *verifier) live(ctx context.Context, l *liveLog, dataDir string, records auditRecords, table *sums.Table, p *progress) error {
 	info, err := l.log.Info(ctx)
 	if err != nil {
 		return err
@@ -52,7 +53,10 @@ func (v *verifier) live(ctx context.Context, l *liveLog, dataDir string, records
 	if records == nil {
 		records = bucketRecords{l.conn, js}
 	}
-	return v.audit(ctx, records, info)
+	if err := v.audit(ctx, records, info); err != nil || table == nil {
+		return err
+	}
+	return v.tables(ctx, table, info)
 }
 
 // log folds a stretch of a log on a broker.
@@ -60,28 +64,31 @@ func (v *verifier) log(ctx context.Context, l *liveLog, from, to uint64, p *prog
 	if err := v.corrections(ctx, l, from, to); err != nil {
 		return err
 	}
-	next := from
-	err := journal.ReadStream(ctx, l.conn, l.log.Stream(), "", from, to, func(m *journal.Stored) error {
-		if m.Seq != next {
-			return fmt.Errorf("sequence %d is missing", next)
-		}
-		next++
-		v.message(m.Seq)
-		if v.chained {
-			v.chain = v.chain.Next(m.Seq, m.Subject, m.Header.Get(nats.MsgIdHdr), m.Data)
-		}
-		for _, r := range journal.Decode(m.Subject, m.Header, m.Data, m.Seq, m.At.UnixNano()) {
-			p.step(&r)
-			if err := v.record(&r); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err == nil && next <= to {
-		err = fmt.Errorf("the log ends at sequence %d, its leader says %d", next-1, to)
+	v.next = from
+	err := journal.ReadStream(ctx, l.conn, l.log.Stream(), "", from, to, func(m *journal.Stored) error { return v.take(m, p) })
+	if err == nil && v.next <= to {
+		v.differs(difference{What: "the log lacks messages", Seq: v.next, Kept: fmt.Sprintf("nothing up to its end at sequence %d", to)})
 	}
 	return err
+}
+
+// take folds the log's next message.
+func (v *verifier) take(m *journal.Stored, p *progress) error {
+	if v.next != 0 && m.Seq != v.next {
+		v.differs(difference{What: "the log lacks messages", Seq: v.next, Kept: fmt.Sprintf("nothing before sequence %d", m.Seq)})
+	}
+	v.next = m.Seq + 1
+	v.message(m.Seq)
+	if v.chained {
+		v.chain = v.chain.Next(m.Seq, m.Subject, m.Header.Get(nats.MsgIdHdr), m.Data)
+	}
+	for _, r := range journal.Decode(m.Subject, m.Header, m.Data, m.Seq, m.At.UnixNano()) {
+		p.step(&r)
+		if err := v.record(&r); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // corrections notes which attempts the log corrects, so that of all others the lines need not be kept.

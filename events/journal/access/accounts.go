@@ -13,6 +13,7 @@ const (
 	AccountCore    = "WEIR"
 	AccountGates   = "GATES"
 	AccountReaders = "READERS"
+	AccountBilling = "BILLING"
 )
 
 // passage is one thing that WEIR lets into, or out to, other accounts.
@@ -26,13 +27,14 @@ type passage struct {
 // passages are all ways between the accounts. What each identity may use of them is in its permissions.
 func passages() []passage {
 	gates, readers, both := []string{AccountGates}, []string{AccountReaders}, []string{AccountGates, AccountReaders}
+	billing, all := []string{AccountBilling}, []string{AccountGates, AccountReaders, AccountBilling}
 	out := []passage{
 		{subject: inboxPrefix + ">", stream: true, accounts: both}, // deliveries of consumers that the door made
 		{subject: VerdictPrefix + "*", stream: true, accounts: gates},
 		{subject: SubjectAsk, accounts: gates},
 		{subject: SubjectLive, accounts: gates},
 		{subject: SubjectFind, accounts: gates},
-		{subject: apiInfo, accounts: both},
+		{subject: apiInfo, accounts: all},
 		{subject: apiNames, accounts: readers},
 		{subject: apiList, accounts: readers},
 		{subject: fact(string(events.Platform), events.KindPack) + ".*", accounts: gates},
@@ -57,6 +59,10 @@ func passages() []passage {
 		case authority:
 			info, flow = both, both // of which it reads some keys alone
 		}
+		look := readers
+		if stream == StreamUsage {
+			info, look = slices.Concat(info, billing), slices.Concat(look, billing)
+		}
 		out = append(out,
 			passage{subject: apiStream + stream, accounts: info},
 			passage{subject: apiDirect + stream, many: true, accounts: who},
@@ -64,9 +70,11 @@ func passages() []passage {
 			passage{subject: flowPrefix + stream + ".>", accounts: flow},
 			passage{subject: apiListing + stream, accounts: readers},
 			passage{subject: apiNaming + stream, accounts: readers},
-			passage{subject: apiLook + stream + ".*", accounts: readers})
+			passage{subject: apiLook + stream + ".*", accounts: look})
 	}
-	return out
+	return append(out,
+		passage{subject: apiNext + StreamUsage + ".*", many: true, accounts: billing},
+		passage{subject: ackPrefix + StreamUsage + ".>", accounts: billing})
 }
 
 // AccountsConfig is the accounts and the ways between them, in the language of nats-server's configuration: the inside of its
@@ -86,7 +94,7 @@ func AccountsConfig() string {
 		fmt.Fprintf(&b, "    {%s: %q, accounts: [%s]%s}\n", way, p.subject, strings.Join(p.accounts, ", "), many)
 	}
 	b.WriteString("  ]\n}\n")
-	for _, account := range []string{AccountGates, AccountReaders} {
+	for _, account := range []string{AccountGates, AccountReaders, AccountBilling} {
 		fmt.Fprintf(&b, "\n%s: {\n  imports: [\n", account)
 		for _, p := range passages() {
 			if !slices.Contains(p.accounts, account) {

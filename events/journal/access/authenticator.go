@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -81,6 +82,9 @@ func (a *Authenticator) Authenticate(user, password string) (Grant, error) {
 	return grant(Identity{Name: user, Roles: c.Roles}, account(c.Roles))
 }
 
+// doorways are the door's sides in the accounts of those outside.
+var doorways = []Role{doorGates, doorReaders, doorBilling}
+
 // own is a connection of this process, or of one with the same key: the password names its roles and proves them. But for the
 // doorways it lives with the streams, as this process answers for itself.
 func (a *Authenticator) own(user, text string) (Grant, error) {
@@ -90,7 +94,7 @@ func (a *Authenticator) own(user, text string) (Grant, error) {
 	}
 	roles := splitRoles(words)
 	where := AccountCore
-	if len(roles) == 1 && (roles[0] == doorGates || roles[0] == doorReaders) {
+	if len(roles) == 1 && slices.Contains(doorways, roles[0]) {
 		where = account(roles)
 	}
 	return grant(Identity{Name: user, Roles: roles}, where)

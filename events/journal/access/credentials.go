@@ -134,8 +134,8 @@ func (c Credential) validate() error {
 		return err
 	}
 	for _, r := range c.Roles {
-		if !slices.Contains([]Role{Gateway, Projector, Auditor, Biller, Operator, Monitor}, r) {
-			return fmt.Errorf("%s: role %q: is not one of gateway, projector, auditor, biller, operator, monitor", c.Name, r)
+		if !slices.Contains([]Role{Gateway, Projector, Auditor, Biller, Operator, Monitor, Consumer}, r) {
+			return fmt.Errorf("%s: role %q: is not one of gateway, projector, auditor, biller, operator, monitor, consumer", c.Name, r)
 		}
 	}
 	if err := validRoles(c.Roles); err != nil {

@@ -13,6 +13,8 @@
 //   - GATES is for processes that are a gateway and nothing else. It holds no stream. A gateway's facts and questions pass to
 //     WEIR by service imports, so that answers come back to GATES whatever the reply subject says.
 //   - READERS is for monitors, in the same way, without any way to state a fact.
+//   - BILLING is for consumers of billing lines: each may make one durable pull consumer of the stream USAGE under its configured name,
+//     ask it for messages and acknowledge them, and nothing else.
 //   - A consumer for GATES or READERS is created by the Door, which lets it deliver to the inbox of such an identity only.
 //   - Gateways cannot read the log, only what projections made of it: what they write themselves cannot be handed to others as
 //     if the broker had said it.

@@ -48,7 +48,7 @@ func (d *Door) Run(ctx context.Context) error {
 	}
 	defer core.Close()
 	group, ctx := errgroup.WithContext(ctx)
-	for role, where := range map[Role]string{doorGates: AccountGates, doorReaders: AccountReaders} {
+	for role, where := range map[Role]string{doorGates: AccountGates, doorReaders: AccountReaders, doorBilling: AccountBilling} {
 		outer, err := d.open(role)
 		if err != nil {
 			return err
@@ -113,9 +113,19 @@ func (d *Door) answer(ctx context.Context, core *nats.Conn, m *nats.Msg, where s
 	var body []byte
 	var err error
 	if rest, ok := strings.CutPrefix(m.Subject, apiCreate); ok {
-		body, err = d.consumer(rest, m.Data, where)
+		if where == AccountBilling {
+			body, err = d.durable(rest, m.Data)
+		} else {
+			body, err = d.consumer(rest, m.Data, where)
+		}
 	} else {
-		err = d.removable(ctx, core, strings.TrimPrefix(m.Subject, apiRemove), where)
+		path := strings.TrimPrefix(m.Subject, apiRemove)
+		if where == AccountBilling {
+			_, name, _ := strings.Cut(path, ".")
+			err = d.owned(name)
+		} else {
+			err = d.removable(ctx, core, path, where)
+		}
 	}
 	if err != nil {
 		return apiError(400, err.Error())
@@ -154,6 +164,90 @@ type consumer struct {
 	Inactive       time.Duration `json:"inactive_threshold,omitempty"`
 	Replicas       int           `json:"num_replicas"`
 	Memory         bool          `json:"mem_storage,omitempty"`
+}
+
+// durable is what a consumer of billing lines may ask for: a durable pull consumer, which delivers to whoever asks it for messages, and so
+// to nobody that could not.
+type durable struct {
+	Name           string          `json:"name,omitempty"`
+	Durable        string          `json:"durable_name"`
+	Description    string          `json:"description,omitempty"`
+	DeliverPolicy  string          `json:"deliver_policy"`
+	StartSeq       uint64          `json:"opt_start_seq,omitempty"`
+	StartTime      *time.Time      `json:"opt_start_time,omitempty"`
+	AckPolicy      string          `json:"ack_policy"`
+	AckWait        time.Duration   `json:"ack_wait,omitempty"`
+	MaxDeliver     int             `json:"max_deliver,omitempty"`
+	BackOff        []time.Duration `json:"backoff,omitempty"`
+	FilterSubject  string          `json:"filter_subject,omitempty"`
+	FilterSubjects []string        `json:"filter_subjects,omitempty"`
+	ReplayPolicy   string          `json:"replay_policy"`
+	MaxWaiting     int             `json:"max_waiting,omitempty"`
+	MaxAckPending  int             `json:"max_ack_pending,omitempty"`
+	HeadersOnly    bool            `json:"headers_only,omitempty"`
+	MaxBatch       int             `json:"max_batch,omitempty"`
+	MaxExpires     time.Duration   `json:"max_expires,omitempty"`
+	MaxBytes       int             `json:"max_bytes,omitempty"`
+	Inactive       time.Duration   `json:"inactive_threshold,omitempty"`
+	Replicas       int             `json:"num_replicas"`
+}
+
+// Bounds of a durable consumer.
+const (
+	maxPending  = 10_000 // messages that may wait for their acknowledgement
+	maxPulls    = 512    // requests for messages that may wait
+	maxDurables = 64     // filters, and pauses
+)
+
+// durable checks a request to create or change one and writes it anew. Path is USAGE.<consumer>[.<filter>].
+func (d *Door) durable(path string, data []byte) ([]byte, error) {
+	if len(data) > maxConsumer {
+		return nil, fmt.Errorf("consumer of %d bytes, at most %d are taken", len(data), maxConsumer)
+	}
+	stream, rest, _ := strings.Cut(path, ".")
+	name, _, _ := strings.Cut(rest, ".")
+	var r struct {
+		Stream string  `json:"stream_name"`
+		Config durable `json:"config"`
+		Action string  `json:"action,omitempty"`
+	}
+	dec := json.NewDecoder(strings.NewReader(string(data)))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&r); err != nil {
+		return nil, fmt.Errorf("consumer: %w", err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("consumer: more than one request")
+	}
+	if err := d.owned(name); err != nil {
+		return nil, err
+	}
+	c := &r.Config
+	switch {
+	case r.Stream != stream:
+		return nil, fmt.Errorf("consumer: stream %q under the subject of %q", r.Stream, stream)
+	case c.Durable != name || c.Name != "" && c.Name != name:
+		return nil, fmt.Errorf("consumer: durable name %q under the subject of %q", c.Durable, name)
+	case c.AckPolicy != "explicit" && c.AckPolicy != "all":
+		return nil, fmt.Errorf("consumer: ack policy %q, must be explicit or all", c.AckPolicy)
+	case c.MaxAckPending > maxPending || c.MaxWaiting > maxPulls || len(c.FilterSubjects) > maxDurables || len(c.BackOff) > maxDurables:
+		return nil, fmt.Errorf("consumer: at most %d pending, %d pulls, %d filters and pauses", maxPending, maxPulls, maxDurables)
+	case r.Action != "" && r.Action != "create" && r.Action != "update":
+		return nil, fmt.Errorf("consumer: action %q", r.Action)
+	}
+	if c.MaxAckPending <= 0 {
+		c.MaxAckPending = maxPending
+	}
+	c.Replicas = 0 // as the stream's
+	return json.Marshal(r)
+}
+
+// owned says whether a consumer of billing lines is that of an identity with that role; only that identity may name it.
+func (d *Door) owned(name string) error {
+	if c, ok := (*d.auth.known.Load())[name]; ok && account(c.Roles) == AccountBilling {
+		return nil
+	}
+	return fmt.Errorf("consumer %q: is nobody's", name)
 }
 
 // consumer checks a request to create one and writes it anew, so that only what was checked is passed on. Path is

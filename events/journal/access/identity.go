@@ -19,12 +19,14 @@ const (
 	Biller    Role = "biller"    // writes usage
 	Operator  Role = "operator"  // authority: fences, credits, rules, recovery, corrections, keys and limits
 	Monitor   Role = "monitor"   // reads everything, writes nothing
+	Consumer  Role = "consumer"  // reads billing lines by a durable consumer of its own, and nothing else
 	System    Role = "system"    // everything; only for this process's own connections
 
-	// The two sides of the door; given to its connections alone.
+	// The sides of the door; given to its connections alone.
 	doorCore    Role = "door-core"
 	doorGates   Role = "door-gates"
 	doorReaders Role = "door-readers"
+	doorBilling Role = "door-billing"
 )
 
 // MaxConfigured bounds a configured name, in bytes: with its suffix it is one token of a subject (64 bytes).
@@ -40,7 +42,7 @@ var (
 // Identity is who a connection is: a full name and what it does.
 type Identity struct {
 	Name  string // "<configured>-<8 of [a-z0-9]>"
-	Roles []Role // at least one; Monitor stands alone
+	Roles []Role // at least one; Monitor and Consumer stand alone
 }
 
 // NewName makes the full name of a new process from its configured one. The error names the name and the rule it breaks.
@@ -103,12 +105,15 @@ func validRoles(roles []Role) error {
 	}
 	for _, r := range roles {
 		if _, ok := rules[r]; !ok {
-			return fmt.Errorf("role %q: is not one of gateway, projector, auditor, biller, operator, monitor", r)
+			return fmt.Errorf("role %q: is not one of gateway, projector, auditor, biller, operator, monitor, consumer", r)
 		}
 	}
 	// A monitor may read the log. Together with a gateway's place in GATES, that would let it hand log content to others.
 	if len(roles) > 1 && slices.Contains(roles, Monitor) {
 		return fmt.Errorf("role %q: stands alone, every other role that may read the log does already", Monitor)
+	}
+	if len(roles) > 1 && slices.Contains(roles, Consumer) { // it is for those outside
+		return fmt.Errorf("role %q: stands alone, every other role that may read billing lines does already", Consumer)
 	}
 	return nil
 }
@@ -121,6 +126,8 @@ func account(roles []Role) string {
 		return AccountGates
 	case edge(Monitor), edge(doorReaders):
 		return AccountReaders
+	case edge(Consumer), edge(doorBilling):
+		return AccountBilling
 	}
 	return AccountCore
 }

@@ -20,10 +20,12 @@ var rules = map[Role]func(name string, p *Permissions){
 	Biller:      biller,
 	Operator:    operator,
 	Monitor:     monitor,
+	Consumer:    billingConsumer,
 	System:      func(_ string, p *Permissions) { p.publish(">"); p.subscribe(">") },
 	doorCore:    door(allStreams()),
 	doorGates:   doorway(append(bucketStreams(views), BucketStream(BucketAuthority))),
 	doorReaders: doorway(allStreams()),
+	doorBilling: doorway([]string{StreamUsage}),
 }
 
 // PermissionsOf are the subjects that the identity may use: those of all its roles, and its own inboxes.
@@ -125,6 +127,17 @@ func monitor(_ string, p *Permissions) {
 			apiListing+stream, apiNaming+stream, apiLook+stream+".*",
 			apiCreate+stream+".>", apiRemove+stream+".*", flowPrefix+stream+".>")
 	}
+}
+
+// billingConsumer: billing lines, by one durable pull consumer, which has its configured name.
+func billingConsumer(name string, p *Permissions) {
+	own, ok := Configured(name)
+	if !ok {
+		return
+	}
+	consumer := StreamUsage + "." + own
+	p.publish(apiInfo, apiStream+StreamUsage, apiCreate+consumer, apiCreate+consumer+".>", apiRemove+consumer, apiLook+consumer, apiNext+consumer,
+		ackPrefix+consumer+".>")
 }
 
 // door: creates and removes consumers on behalf of those outside WEIR.

@@ -266,6 +266,27 @@ func (t *Table) Rows(ctx context.Context, q Query) ([]Row, error) {
 	return all, nil
 }
 
+// Totals gives an org's sums of each period that begins at or after an instant, over all keys, models and price versions.
+func (t *Table) Totals(ctx context.Context, by Period, from time.Time) ([]Row, error) {
+	for _, table := range tables {
+		if table.period != by {
+			continue
+		}
+		rows, err := t.pool.Query(ctx, `SELECT start, org, '', '', '', '', sum(requests)::bigint, sum(unsettled)::bigint, sum(corrections)::bigint,
+				sum(input_tokens), sum(cached_tokens), sum(cache_write_tokens), sum(output_tokens), sum(reasoning_tokens), sum(cost_nano)
+			FROM `+table.name+` WHERE start >= $1 GROUP BY org, start ORDER BY start, org`, from)
+		if err != nil {
+			return nil, fmt.Errorf("add usage up: %w", err)
+		}
+		all, err := pgx.CollectRows(rows, scan)
+		if err != nil {
+			return nil, fmt.Errorf("add usage up: %w", err)
+		}
+		return all, nil
+	}
+	return nil, fmt.Errorf("add usage up by %q: is neither hour nor day", by)
+}
+
 func scan(from pgx.CollectableRow) (r Row, err error) {
 	var org string
 	var n [6]pgtype.Numeric

@@ -47,6 +47,8 @@ func Identities() map[string][]access.Role {
 		"operator":  {access.Operator},
 		"manager":   {access.Gateway, access.Operator},
 		"monitor":   {access.Monitor},
+		"invoices":  {access.Consumer},
+		"ledgers":   {access.Consumer},
 	}
 }
 

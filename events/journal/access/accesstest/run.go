@@ -34,6 +34,7 @@ func Run(t *testing.T, c Cluster) {
 	t.Run("operator", c.operator)
 	t.Run("manager", c.manager)
 	t.Run("monitor", c.monitor)
+	t.Run("consumer of billing lines", c.consumer)
 }
 
 func timeout(t *testing.T) context.Context {
