@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -63,6 +64,7 @@ func (h *Handler) activity() {
 
 // activityPage is what the list of requests shows.
 type activityPage struct {
+	named
 	Filter   form
 	Requests []request
 	Among    int64  // of how many newest writes these are; 0: of all that are kept
@@ -72,6 +74,19 @@ type activityPage struct {
 	Problem  string
 	Away     string // why there is no list
 	Filtered bool
+}
+
+// named gives names by key, as a filter's choices have them.
+type named []option
+
+// Named is a key's name; its id if it has none any more.
+func (n named) Named(key string) string {
+	for _, o := range n {
+		if o.Value == key && key != "" {
+			return o.Label
+		}
+	}
+	return short(key)
 }
 
 // perPage is how many requests a page lists.
@@ -93,8 +108,8 @@ func (h *Handler) showActivity(w http.ResponseWriter, r *http.Request, who *me) 
 		return h.to(w, r, root+"/activity/"+url.PathEscape(id))
 	}
 	models, keys := h.names(r)
-	p := activityPage{Filter: form{Fields: []field{
-		{Name: "key", Label: "Key", Options: choose(keys, q.Get("key"))}, {Name: "model", Label: "Model", Options: choose(models, q.Get("model"))},
+	p := activityPage{named: keys, Filter: form{Fields: []field{
+		{Name: "key", Label: "Key", Options: choose(slices.Clone(keys), q.Get("key"))}, {Name: "model", Label: "Model", Options: choose(models, q.Get("model"))},
 		{Name: "outcome", Label: "Outcome", Options: choose(append([]option(nil), outcomes...), q.Get("outcome"))},
 		{Name: "from", Label: "From (UTC)", Type: "datetime-local", Value: q.Get("from")}, {Name: "to", Label: "To (UTC)", Type: "datetime-local", Value: q.Get("to")}}}}
 	ask, same := url.Values{}, url.Values{}

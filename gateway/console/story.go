@@ -63,8 +63,9 @@ func meterWords(of any) string {
 	if words.Gate == gate.Unknown {
 		return m
 	}
-	if _, _, dimension := events.Meter(m).Split(); dimension == "balance" {
-		name = "balance"
+	switch _, _, dimension := events.Meter(m).Split(); dimension {
+	case "balance", "spend-day", "spend-month":
+		name = map[string]string{"balance": "balance", "spend-day": "spend a day", "spend-month": "spend a month"}[dimension]
 	}
 	if words.LimitID == "" || words.Scope == "org" {
 		return scopeName(words.Scope) + ": " + name

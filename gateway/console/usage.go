@@ -34,6 +34,7 @@ type usageSum struct {
 
 // usagePage is what the page of usage shows.
 type usagePage struct {
+	named
 	Filter  form
 	By      string
 	From    string `json:"from"`
@@ -60,7 +61,7 @@ func (h *Handler) usage() { h.page("GET /usage", h.showUsage) }
 func (h *Handler) showUsage(w http.ResponseWriter, r *http.Request, who *me) error {
 	q := r.URL.Query()
 	models, keys := h.names(r)
-	p := usagePage{By: "hour", Filter: form{Fields: []field{
+	p := usagePage{named: keys, By: "hour", Filter: form{Fields: []field{
 		{Name: "by", Label: "By", Options: choose([]option{{Value: "hour", Label: "Hour"}, {Value: "day", Label: "Day"}}, q.Get("by"))},
 		{Name: "key", Label: "Key", Options: choose(keys, q.Get("key"))}, {Name: "model", Label: "Model", Options: choose(models, q.Get("model"))},
 		{Name: "from", Label: "From (UTC)", Type: "datetime-local", Value: q.Get("from")}, {Name: "to", Label: "To (UTC)", Type: "datetime-local", Value: q.Get("to")}}}}

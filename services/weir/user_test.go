@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/weirhq/weir/test/audittest"
 )
 
 // TestUser makes an org and an owner from nothing, who then signs in at the console.
@@ -48,5 +50,26 @@ func TestUser(t *testing.T) {
 	}
 	if _, fault, code = user("eve@new.example", "--org", "new", "--admin-key", "wrong"); code == 0 || !strings.Contains(fault, "unauthorized") {
 		t.Errorf("a wrong admin key: %d %q", code, fault)
+	}
+}
+
+// TestUsageOnThePage asserts that the page has what the database has.
+func TestUsageOnThePage(t *testing.T) {
+	url, _ := audittest.Database(t)
+	w := startWhole(t, url)
+	owner := w.person("acme", "owner")
+	w.chat("acme", 200)
+	var page string
+	w.eventually("the page shows what was used", func() bool {
+		_, _, page = w.do("GET", "/console/usage", "", owner)
+		return strings.Contains(page, "In all")
+	})
+	for _, want := range []string{`<td data-label="Model">m</td>`, "a key", "Counted up to", "format=csv"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("it does not say %s: %s", want, page)
+		}
+	}
+	if _, _, other := w.do("GET", "/console/usage", "", w.person("beta", "viewer")); !strings.Contains(other, "Nothing was used in this time") {
+		t.Errorf("another org sees it: %s", other)
 	}
 }

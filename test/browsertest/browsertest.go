@@ -27,7 +27,7 @@ import (
 // Bounds of waiting.
 const (
 	startWithin   = time.Minute
-	stepWithin    = 20 * time.Second
+	stepWithin    = time.Minute
 	lookEvery     = 20 * time.Millisecond
 	installWithin = 5 * time.Minute
 )

@@ -121,7 +121,7 @@
       drawn = new uPlot({
         width: plot.clientWidth, height: plot.clientHeight, legend: { show: false }, cursor: { show: false },
         scales: { x: { range: () => lately() }, y: { range: () => [0, height()] } },
-        axes: [{ ...axis, space: 60, values: (u, all) => all.map((t) => new Date(t * 1e3).toISOString().slice(11, 16)) }, { ...axis, size: 70, values: (u, all) => all.map((v) => amount(kind, v)) }],
+        axes: [{ ...axis, space: 75, values: (u, all) => all.map((t) => new Date(t * 1e3).toISOString().slice(11, all.at(-1) - all[0] < 300 ? 19 : 16)) }, { ...axis, size: 70, values: (u, all) => all.map((v) => amount(kind, v)) }],
         series: [{}, { stroke: css("--accent"), width: 2, fill: css("--tint"), points: { show: false } }, { stroke: css("--over"), width: 1, dash: [6, 4], points: { show: false } }],
       }, data(), plot);
       describe();
