@@ -112,7 +112,12 @@ func written(v any, layout string) string {
 // short keeps of an id what tells it from its neighbours.
 func short(of any) string {
 	const keep = 8
-	id := fmt.Sprint(of)
+	id := ""
+	if text, pointer := of.(*string); pointer && text != nil {
+		id = *text
+	} else if !pointer {
+		id = fmt.Sprint(of)
+	}
 	if len(id) <= 2*keep {
 		return id
 	}

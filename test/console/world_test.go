@@ -257,6 +257,9 @@ func enter(tab *browsertest.Tab, email, password string) {
 // calm asserts that the browser had nothing to complain of, and that the page is no wider than the window.
 func calm(t *testing.T, tab *browsertest.Tab, where string) {
 	t.Helper()
+	if raw := browsertest.Eval[string](tab, `(document.querySelector("main").innerText.match(/0x[0-9a-f]{6,}|<nil>|%!|\{\{|\bNaN\b|undefined/) || [""])[0]`); raw != "" {
+		t.Errorf("%s: the page says %q", where, raw)
+	}
 	if n := browsertest.Eval[int](tab, `document.querySelectorAll("main img, main script, main [onerror]").length`); n > 0 {
 		t.Errorf("%s: %d elements came out of a name", where, n)
 	}
