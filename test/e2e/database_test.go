@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -11,7 +12,10 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+	"github.com/nats-io/nats.go"
 
+	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/services/provider"
@@ -31,6 +35,8 @@ type world struct {
 	manager  string   // where the API is
 	urls     []string // of the gateways, that of the manager first
 	version  int
+	log      string // where it can be joined
+	operator access.Secret
 }
 
 // worldSettings let keys of the API in.
@@ -68,6 +74,9 @@ func newWorld(t *testing.T, database bool) *world {
 			t.Fatal(err)
 		}
 		all.Identities = append(all.Identities, c)
+		if name == "op" {
+			w.operator = secret
+		}
 		if err := access.WriteSecret(filepath.Join(dir, name+".yaml"), secret); err != nil {
 			t.Fatal(err)
 		}
@@ -78,8 +87,16 @@ func newWorld(t *testing.T, database bool) *world {
 	}
 	stack.WriteFile(t, filepath.Join(dir, "credentials.yaml"), string(text))
 	port := freePort(t)
+	w.log = "nats://" + port
 	keeper := fmt.Sprintf("data_dir: %s\nlog: {listen: %q, credentials: %s}\n", filepath.Join(dir, "data"), port, filepath.Join(dir, "credentials.yaml"))
 	w.keeper = start(t, nil, "serve", "-c", worldSettings.Write(t, t.TempDir(), head+keeper, upstreams), "--roles", "broker,projector,auditor")
+	stack.Eventually(t, "the log can be joined", func() bool {
+		nc, err := net.Dial("tcp", port)
+		if err == nil {
+			_ = nc.Close()
+		}
+		return err == nil
+	})
 	var gateways []*process
 	for name, roles := range map[string]string{"op": "gateway,manager", "gw": "gateway"} {
 		data := t.TempDir()
@@ -167,6 +184,83 @@ func (w *world) atOnce(key string, status int) {
 		if a := w.call(url, key); a.Status != status {
 			w.t.Errorf("%s answers %s with %d, want %d: %s", url, key, a.Status, status, a.Body)
 		}
+	}
+}
+
+// fence publishes one as for a change that is then not made.
+func (w *world) fence(org events.Org, version int64) {
+	w.t.Helper()
+	name, err := access.NewName(w.operator.Name)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	id := access.Identity{Name: name, Roles: []access.Role{access.Gateway, access.Operator}}
+	nc, err := nats.Connect(w.log, append(journal.Options(name), w.operator.Options(id)...)...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer nc.Close()
+	log, err := journal.Open(w.t.Context(), nc, journal.Config{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := log.Publish(w.t.Context(), events.Event{ID: "left", Source: "test", Org: org, Data: &events.Fence{Org: org, Version: version}}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// weir runs a command against the process that manages.
+func (w *world) weir(args ...string) string {
+	w.t.Helper()
+	cmd := exec.Command(binary(w.t), append(args, "--url", w.manager)...)
+	cmd.Env = append(cmd.Environ(), "WEIR_ADMIN_KEY="+adminKey)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		w.t.Fatalf("weir %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// TestAFenceThatIsLeft has a fence in the log for a change that was not made: that org's requests are refused, everybody says so, those of
+// others go on, and a repair ends it.
+func TestAFenceThatIsLeft(t *testing.T) {
+	w := newWorld(t, false)
+	w.key("made", "acme", true)
+	w.key("bad", "acme", true)
+	w.key("other", "other", true)
+	for _, key := range []string{"made", "bad", "other"} {
+		w.answers(key, 200, "", "")
+	}
+	w.key("bad", "acme", false)
+	w.atOnce("bad", 401)
+	if out := w.weir("authority", "status"); !strings.Contains(out, "no org is behind its fence") {
+		t.Error(out)
+	}
+	w.fence("acme", 99)
+	w.answers("made", 503, "", "authorization_unavailable")
+	w.atOnce("other", 200)
+	for _, url := range w.urls {
+		stack.Eventually(t, url+" says that the org is behind", func() bool {
+			w.call(url, "made")
+			a := stack.Do(t, stack.Request{URL: url + "/ready"})
+			return a.Status == 200 && strings.Contains(string(a.Body), "org acme is behind its fence")
+		})
+	}
+	if out := w.weir("status"); !strings.Contains(out, "org acme, version") {
+		t.Error(out)
+	}
+	if out := w.weir("authority", "status"); !strings.Contains(out, "acme") || !strings.Contains(out, "99") {
+		t.Error(out)
+	}
+	if out := w.weir("authority", "repair"); !strings.Contains(out, "repaired acme") || strings.Contains(out, "other") {
+		t.Error(out)
+	}
+	w.answers("made", 200, "", "")
+	w.atOnce("bad", 401)
+	for _, url := range w.urls {
+		stack.Eventually(t, url+" says so no longer", func() bool {
+			return !strings.Contains(string(stack.Do(t, stack.Request{URL: url + "/ready"}).Body), "degraded")
+		})
 	}
 }
 

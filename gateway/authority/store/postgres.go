@@ -16,6 +16,10 @@ import (
 
 // Bounds of what is asked of PostgreSQL.
 const (
+	// askFor bounds one question when the caller's context does not end earlier: at a server that takes 2 s for each answer a new
+	// connection and a question are a few of them.
+	askFor = 10 * time.Second
+
 	// batchRows is how many records one statement writes.
 	batchRows = 5_000
 
@@ -55,7 +59,7 @@ func OpenPostgres(pool *pgxpool.Pool, config PostgresConfig) *Postgres {
 
 // Head is the newest change.
 func (s *Postgres) Head(ctx context.Context) (m Mark, err error) {
-	ctx, cancel := context.WithTimeout(ctx, callFor)
+	ctx, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
 	if m, err = headOf(ctx, s.pool, ""); err != nil {
 		return Mark{}, fmt.Errorf("read the newest change: %w", away(err))
@@ -69,7 +73,7 @@ type querier interface {
 }
 
 func headOf(ctx context.Context, q querier, lock string) (m Mark, err error) {
-	err = q.QueryRow(ctx, "SELECT n, id FROM authority_head"+lock).Scan(&m.N, &m.ID)
+	err = q.QueryRow(ctx, "SELECT n, id FROM authority_head"+lock, pgx.QueryExecModeExec).Scan(&m.N, &m.ID)
 	return m, err
 }
 
@@ -189,7 +193,7 @@ func (f *listener) run(ctx context.Context) (read bool) {
 		defer cancel()
 		_ = conn.Close(end) // who waits for the server to say goodbye gains nothing
 	}()
-	listening, cancel := context.WithTimeout(ctx, callFor)
+	listening, cancel := context.WithTimeout(ctx, askFor)
 	_, err = conn.Exec(listening, "LISTEN "+channel)
 	if cancel(); err != nil {
 		return false
@@ -210,11 +214,12 @@ func (f *listener) run(ctx context.Context) (read bool) {
 
 // look reads what is new, if anything is. What it does not have, it has after two questions.
 func (f *listener) look(ctx context.Context, conn *pgx.Conn) error {
-	asking, cancel := context.WithTimeout(ctx, callFor)
+	asking, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
 	var head Mark
 	var follows bool // what is known is a change of the history that is kept
-	err := conn.QueryRow(asking, "SELECT n, id, EXISTS (SELECT FROM authority_changes WHERE n = $1 AND id = $2) FROM authority_head", int64(f.mark.N), f.mark.ID).
+	err := conn.QueryRow(asking, "SELECT n, id, EXISTS (SELECT FROM authority_changes WHERE n = $1 AND id = $2) FROM authority_head",
+		pgx.QueryExecModeExec, int64(f.mark.N), f.mark.ID).
 		Scan(&head.N, &head.ID, &follows)
 	if err != nil || f.loaded && head == f.mark {
 		return err
@@ -236,7 +241,7 @@ func (f *listener) update(ctx context.Context, conn *pgx.Conn, everything bool) 
 	if everything {
 		query, after = query+" AND r.value IS NOT NULL", -1
 	}
-	rows, err := conn.Query(ctx, query+" ORDER BY r.record", after)
+	rows, err := conn.Query(ctx, query+" ORDER BY r.record", pgx.QueryExecModeExec, after)
 	if err != nil {
 		return u, err
 	}
@@ -265,7 +270,7 @@ func (f *listener) update(ctx context.Context, conn *pgx.Conn, everything bool) 
 
 // PutSession keeps a session for a while, and forgets those that have expired.
 func (s *Postgres) PutSession(ctx context.Context, hash authority.Hash, session []byte, ttl time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, callFor)
+	ctx, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
 	if session == nil {
 		session = []byte{}
@@ -281,7 +286,7 @@ func (s *Postgres) PutSession(ctx context.Context, hash authority.Hash, session 
 
 // Session gives a session.
 func (s *Postgres) Session(ctx context.Context, hash authority.Hash) (session []byte, found bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, callFor)
+	ctx, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
 	err = s.pool.QueryRow(ctx, "SELECT session FROM authority_sessions WHERE hash = $1 AND until > now()", hash[:]).Scan(&session)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -295,7 +300,7 @@ func (s *Postgres) Session(ctx context.Context, hash authority.Hash) (session []
 
 // DropSession forgets a session.
 func (s *Postgres) DropSession(ctx context.Context, hash authority.Hash) error {
-	ctx, cancel := context.WithTimeout(ctx, callFor)
+	ctx, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
 	if _, err := s.pool.Exec(ctx, "DELETE FROM authority_sessions WHERE hash = $1", hash[:]); err != nil {
 		return fmt.Errorf("forget a session: %w", uncertain(err))

@@ -169,3 +169,30 @@ func TestManyKeysAtOnce(t *testing.T) {
 		t.Error("the key is still there")
 	}
 }
+
+// TestASlowDatabase has every answer of the database take 2 s: what is known is never quite verified and never old, changes are made, and
+// come.
+func TestASlowDatabase(t *testing.T) {
+	url := database(t)
+	proxy, through := postgrestest.Through(t, url)
+	far := openPostgres(t, through)
+	op := newOperatorOn(t, newBroker(t), openPostgres(t, url))
+	gate, slow := mirror(t, far), newOperatorOn(t, newBroker(t), far)
+	eventually(t, func() bool { return !gate.Verified().IsZero() && time.Since(gate.Verified()) < store.VerifiedFor })
+	proxy.Slow(2 * time.Second)
+	eventually(t, func() bool { return time.Since(gate.Verified()) > store.VerifiedFor })
+	done := op.put(t, key("acme", "k"))
+	check(t, gate.Reached(within(t), done.Mark))
+	begin := gate.Verified()
+	eventually(t, func() bool { return gate.Verified().After(begin) })
+	if age := time.Since(gate.Verified()); age < store.VerifiedFor || age > patience/2 {
+		t.Errorf("it was verified %s ago", age)
+	}
+	if done := slow.put(t, key("acme", "l")); done.Mark.N != 2 {
+		t.Errorf("%+v", done)
+	}
+	check(t, gate.Reached(within(t), store.Mark{N: 2}))
+	if n := len(gate.Current().Keys); n != 2 {
+		t.Errorf("%d keys", n)
+	}
+}
