@@ -30,7 +30,7 @@ func (n *node) ledgerDir() string { return filepath.Join(n.config.DataDir, "ledg
 // openLedger compares the log with every mark that can be found.
 func (n *node) openLedger(ctx context.Context) (err error) {
 	reads := n.has(roleProjector) || n.has(roleAuditor)
-	shared, writes, err := n.sharedMark(ctx, n.broker != nil || n.has(roleManager))
+	shared, writes, err := n.sharedMark(ctx, n.broker != nil || n.has(roleManager) || n.has(roleProjector))
 	if err != nil {
 		return err
 	}
@@ -51,8 +51,8 @@ func (n *node) openLedger(ctx context.Context) (err error) {
 	return nil
 }
 
-// sharedMark is where the mark is kept beside the authority, and whether this process keeps it: who reads the log, and in a bucket also who
-// may make it.
+// sharedMark is where the mark is kept beside the authority, and whether this process keeps it: in a database who reads the log, in a
+// bucket who may make it.
 func (n *node) sharedMark(ctx context.Context, makes bool) (shared ledger.Shared, writes bool, err error) {
 	if n.pool != nil {
 		return ledger.Postgres{Pool: n.pool}, n.has(roleProjector), nil
@@ -66,7 +66,7 @@ func (n *node) sharedMark(ctx context.Context, makes bool) (shared ledger.Shared
 	if err != nil {
 		return nil, false, err
 	}
-	return kv, makes || n.has(roleProjector), nil
+	return kv, makes, nil
 }
 
 // gateways counts the gateways whose lease runs, as the fold of this process knows it; 0: it does not know.

@@ -160,7 +160,7 @@ func (r *recovery) say(format string, args ...any) { fmt.Fprintf(r.out, format+"
 // run writes to the log what the one before is known to have held, then that it was recovered, and then the new mark.
 func (r *recovery) run(ctx context.Context) (err error) {
 	n := r.n
-	if r.log, err = journal.Open(ctx, n.conn, journal.Config{Create: !n.operator, Replicas: n.config.Log.Replicas, MaxAge: n.config.Log.MaxAge, MaxBytes: n.maxBytes()}); err != nil {
+	if r.log, err = journal.Open(ctx, n.conn, journal.Config{Create: true, Replicas: n.config.Log.Replicas, MaxAge: n.config.Log.MaxAge, MaxBytes: n.maxBytes()}); err != nil {
 		return err
 	}
 	info, err := r.log.Info(ctx)

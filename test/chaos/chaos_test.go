@@ -187,6 +187,20 @@ func TestTheLogIsNotTheRightOne(t *testing.T) {
 	}
 }
 
+// flip turns a bit in the middle of the log's newest block, and takes the index away that says where each begins.
+func (w *world) flip(broker string) {
+	blocks, err := filepath.Glob(filepath.Join(broker, "jetstream", "*", "streams", "ACCOUNTING", "msgs", "*.blk"))
+	if err != nil || len(blocks) == 0 {
+		w.tb.Fatalf("no blocks: %v", err)
+	}
+	last := blocks[len(blocks)-1]
+	b, err := os.ReadFile(last)
+	w.must(err)
+	b[len(b)/2] ^= 0x10
+	w.must(os.WriteFile(last, b, 0o600))
+	w.must(os.Remove(filepath.Join(filepath.Dir(last), "index.db")))
+}
+
 func wrongLog(t *testing.T, row string) {
 	w := newWorld(t, setup{})
 	data := filepath.Join(w.dir, "core-data")
@@ -224,6 +238,11 @@ func wrongLog(t *testing.T, row string) {
 		other.core.stop()
 		run("rm", "-r", broker)
 		run("cp", "-a", filepath.Join(other.dir, "core-data", "broker"), broker)
+	case "emptied":
+		run("rm", "-r", filepath.Join(broker, "jetstream"))
+		w.must(os.MkdirAll(filepath.Join(broker, "jetstream"), 0o700))
+	case "flipped":
+		w.flip(broker)
 	case "cut":
 		blocks, err := filepath.Glob(filepath.Join(broker, "jetstream", "*", "streams", "ACCOUNTING", "msgs", "*.blk"))
 		if err != nil || len(blocks) == 0 {

@@ -117,6 +117,8 @@ type world struct {
 	upstream string
 	core     *process
 	readers  []*process // projector and auditor, where they are apart
+	peers    []*process // further NATS servers
+	callout  *process   // who answers for NATS servers; nil where the log's process is our own
 	gateways [2]*process
 	pipes    [2]*pipe // the gateways' ways to the log
 	urls     [2]string
@@ -131,10 +133,9 @@ type setup struct {
 	weir    string      // of weir.yaml, what every process reads alike. Defaults to settings
 	keys    []stack.Key // Defaults to those of the two orgs
 	apart   bool        // projector and auditor are processes of their own
-	binary  string      // of the log's process. Defaults to binary
 	env     []string    // of the log's process
 	probe   string      // the org whose requests say that a gateway admits. Defaults to strict
-	replace string      // the address of NATS servers that hold the log, instead of a process with the role broker
+	servers int         // NATS servers of their own hold the log, so many, and core is the first of them. Defaults to none: a process with the role broker does
 }
 
 func free(tb testing.TB) string {
@@ -182,7 +183,14 @@ func newWorld(tb testing.TB, s setup) *world {
 	stack.WriteFile(tb, filepath.Join(w.dir, "credentials"), string(credentials))
 	w.processes()
 	w.core.start()
+	for _, p := range w.peers {
+		p.start()
+	}
 	w.listening()
+	if w.callout != nil {
+		w.callout.start()
+		w.until("somebody answers for the servers", func() bool { return strings.Contains(w.callout.said(), "can join") })
+	}
 	for _, p := range w.readers {
 		p.start()
 	}
@@ -228,31 +236,39 @@ func (w *world) secretOf(role access.Role) string {
 
 // joins is the head of a configuration that joins the log at an address.
 func (w *world) joins(name, address, log string, role access.Role) string {
-	return fmt.Sprintf("listen: %s\ndata_dir: %s\nlog: {url: nats://%s, credentials: %s}\n", address, filepath.Join(w.dir, name+"-data"), log, w.secretOf(role))
+	return fmt.Sprintf("listen: %s\ndata_dir: %s\nlog: {url: nats://%s, credentials: %s, replicas: %d}\n", address, filepath.Join(w.dir, name+"-data"), log, w.secretOf(role), max(w.setup.servers, 1))
 }
 
 // processes writes every process's files.
 func (w *world) processes() {
-	core := w.config("core", fmt.Sprintf("listen: %s\ndata_dir: %s\nlog: {listen: %s, credentials: %s}\n", free(w.tb), w.setup.data, w.nats, filepath.Join(w.dir, "credentials")))
+	if w.setup.servers > 0 {
+		w.servers()
+	} else {
+		w.broker()
+	}
 	if w.setup.apart {
-		w.core = w.process("serve", "--roles", "broker", "--config", core)
 		for _, role := range []access.Role{access.Projector, access.Auditor} {
 			path := w.config(string(role), w.joins(string(role), free(w.tb), w.nats, role))
 			w.readers = append(w.readers, w.process("serve", "--roles", string(role), "--config", path))
 		}
-	} else {
-		w.core = w.process("serve", "--roles", "broker,projector,auditor", "--config", core)
 	}
-	if w.setup.binary != "" {
-		w.core.binary = w.setup.binary
-	}
-	w.core.env = w.setup.env
 	for i := range w.gateways {
 		w.pipes[i] = newPipe(w.tb, w.nats)
 		addr, name := free(w.tb), fmt.Sprintf("gw%d", i)
 		w.urls[i] = "http://" + addr
 		w.gateways[i] = w.process("serve", "--roles", "gateway", "--config", w.config(name, w.joins(name, addr, w.pipes[i].addr(), access.Gateway)))
 	}
+}
+
+// broker makes the log's own process.
+func (w *world) broker() {
+	core := w.config("core", fmt.Sprintf("listen: %s\ndata_dir: %s\nlog: {listen: %s, credentials: %s}\n", free(w.tb), w.setup.data, w.nats, filepath.Join(w.dir, "credentials")))
+	roles := "broker,projector,auditor"
+	if w.setup.apart {
+		roles = "broker"
+	}
+	w.core = w.process("serve", "--roles", roles, "--config", core)
+	w.core.env = w.setup.env
 }
 
 func (w *world) process(args ...string) *process {

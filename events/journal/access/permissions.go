@@ -79,7 +79,7 @@ func projector(_ string, p *Permissions) {
 		p.publish(kvSubject(bucket, ">"))
 		p.keep(BucketStream(bucket))
 	}
-	p.publish(kvSubject(BucketAuthority, KeyLedger))
+	p.publish(kvSubject(BucketAuthority, KeyLedger), "$JS.API.STREAM.CREATE."+BucketStream(BucketAuthority))
 	p.keep(StreamAccounting)
 	p.read(allStreams()...)
 }
