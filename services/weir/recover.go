@@ -180,6 +180,11 @@ func (r *recovery) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if found {
+		if err := r.skip(ctx, old, info); err != nil {
+			return err
+		}
+	}
 	past, from, err := r.past()
 	if err != nil {
 		return err

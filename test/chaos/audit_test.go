@@ -35,6 +35,9 @@ func (w *world) audit(s *stack.Story, reader *auditor.Reader, c checks) {
 	}, &missing)
 	var logged, audited int64
 	for id, r := range records {
+		if made, _ := id.MadeAt(); made.Before(c.since) {
+			continue // the audit may know more of it than a log that was cut
+		}
 		audited += r.Cost.Nano
 		finals := s.Requests[id].Finals()
 		for _, f := range finals {

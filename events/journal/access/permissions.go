@@ -102,13 +102,14 @@ func biller(_ string, p *Permissions) {
 	p.read(allStreams()...)
 }
 
-// operator: the authority. Recovery also writes each running budget's sum as a reserve, its final and its release.
+// operator: the authority. Recovery also writes each running budget's sum as a reserve, its final and its release, and ticks
+// in place of what was lost.
 func operator(name string, p *Permissions) {
 	for _, kind := range []events.Kind{events.KindFence, events.KindCredit, events.KindCorrection} {
 		p.publish(fact("*", kind))
 	}
 	platform := string(events.Platform)
-	p.publish(fact(platform, events.KindRecover), fact(platform, events.KindRules))
+	p.publish(fact(platform, events.KindRecover), fact(platform, events.KindRules), fact(platform, events.KindTick))
 	for _, kind := range []events.Kind{events.KindReserve, events.KindTrueUp, events.KindRelease} {
 		p.publish(fact("*", kind) + "." + name)
 	}
