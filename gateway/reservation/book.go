@@ -97,7 +97,8 @@ type Book struct {
 	pending map[attemptKey]chan answer
 	live    map[events.RequestID]*Reservation
 
-	lapsed time.Time // as lapse saw it last; Run's own
+	lapsed time.Time     // as lapse saw it last; Run's own
+	anew   chan struct{} // the log was recovered
 
 	stats Stats
 }
@@ -130,7 +131,8 @@ func NewBook(config Config) *Book {
 	if config.Trusted == nil {
 		config.Trusted = func() bool { return true }
 	}
-	return &Book{config: config, pending: map[attemptKey]chan answer{}, live: map[events.RequestID]*Reservation{}}
+	return &Book{config: config, pending: map[attemptKey]chan answer{}, live: map[events.RequestID]*Reservation{},
+		anew: make(chan struct{}, 1)}
 }
 
 // Gateway is the process whose reservations these are.
@@ -229,11 +231,16 @@ func (b *Book) Run(ctx context.Context) error {
 	defer stray.Stop()
 	lapse := time.NewTicker(lapseEvery)
 	defer lapse.Stop()
+	var soon <-chan time.Time
 	b.renew()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-b.anew: // what ended here after a log was cut runs on in what is left of it
+			soon = time.After(strayAge)
+		case <-soon:
+			b.releaseStrays(ctx)
 		case <-lease.C:
 			b.renew()
 		case <-lapse.C:
@@ -311,6 +318,10 @@ func (b *Book) Again() {
 	b.renew()
 	for _, r := range all {
 		r.again()
+	}
+	select {
+	case b.anew <- struct{}{}:
+	default:
 	}
 }
 
