@@ -289,11 +289,7 @@ func (n *node) connect(ctx context.Context) (err error) {
 			return err
 		}
 		id := access.Identity{Name: n.name, Roles: roles}
-		n.conn, err = nats.Connect(n.config.Log.URL, append(journal.Options(n.name), secret.Options(id)...)...)
-		if err != nil {
-			return fmt.Errorf("join the log at %s: %w", n.config.Log.URL, err)
-		}
-		return nil
+		return n.join(ctx, append(journal.Options(n.name), secret.Options(id)...))
 	}
 	if !n.has(roleBroker) {
 		return errors.New("log.url: must be set where the role broker is not: the log is in another process")
@@ -310,6 +306,24 @@ func (n *node) connect(ctx context.Context) (err error) {
 	}
 	n.conn, err = n.broker.Connect(access.Identity{Name: n.name, Roles: []access.Role{access.System}}, journal.Options(n.name)...)
 	return err
+}
+
+// join connects to another's log, which may be about to start.
+func (n *node) join(ctx context.Context, options []nats.Option) (err error) {
+	for {
+		if n.conn, err = nats.Connect(n.config.Log.URL, options...); err == nil {
+			return nil
+		}
+		err = fmt.Errorf("join the log at %s: %w", n.config.Log.URL, err)
+		if !errors.Is(err, nats.ErrNoServers) { // it answers, and does not let this process in
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(openPause):
+		}
+	}
 }
 
 // identity is what the process may do at another's log.
