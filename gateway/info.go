@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/weirhq/weir/events"
@@ -240,6 +241,12 @@ func (s *Server) serveUnknown(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	a := refusal.For(refusal.NotFound, "there is nothing at "+r.Method+" "+r.URL.Path)
+	message := "there is nothing at " + r.Method + " " + r.URL.Path
+	for _, under := range []string{"/console", "/admin", "/api"} {
+		if r.URL.Path == under || strings.HasPrefix(r.URL.Path, under+"/") { // where it is served it does not come here
+			message += ": that takes api.mode dynamic in auth.yaml, and is served by the process that keeps the log"
+		}
+	}
+	a := refusal.For(refusal.NotFound, message)
 	c.write(&a)
 }

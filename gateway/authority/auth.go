@@ -151,14 +151,15 @@ func (a *Auth) key(n strictyaml.Node) *StaticKey {
 }
 
 func readHash(n strictyaml.Node) (hash [32]byte, ok bool) {
+	const rule = "must be the SHA-256 of the key in 64 hexadecimal digits"
 	text, ok := n.Text()
-	if n.Absent() || text == "" {
-		n.Wrong("must be the SHA-256 of the key in 64 hexadecimal digits")
-		return hash, false
-	}
 	raw, err := hex.DecodeString(text)
-	if !ok || err != nil || len(raw) != len(hash) {
-		n.Wrong("must be the SHA-256 of the key in 64 hexadecimal digits")
+	switch {
+	case err != nil:
+		n.WrongSecret(rule) // a key itself, for one
+		return hash, false
+	case !ok || len(raw) != len(hash):
+		n.Wrong(rule)
 		return hash, false
 	}
 	return [32]byte(raw), true

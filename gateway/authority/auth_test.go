@@ -107,6 +107,8 @@ func TestFaultsOfAuth(t *testing.T) {
 		"no hash":             {"api:\n  mode: api-key\n  keys:\n    - metadata: {name: n, owner: o}\n", "auth.yaml:4: api.keys[0].key_hash: must be the SHA-256 of the key in 64 hexadecimal digits"},
 		"a hash of another length": {"api:\n  mode: api-key\n  keys:\n    - key_hash: abcd\n      metadata: {name: n, owner: o}\n",
 			"auth.yaml:4: api.keys[0].key_hash is abcd: must be the SHA-256 of the key in 64 hexadecimal digits"},
+		"a key in place of its hash": {"api:\n  mode: api-key\n  keys:\n    - key_hash: sk-weir-secret\n      metadata: {name: n, owner: o}\n",
+			"auth.yaml:4: api.keys[0].key_hash: must be the SHA-256 of the key in 64 hexadecimal digits"},
 		"the same key twice": {keys("") + "    - key_hash: " + strings.ToUpper(hashA) + "\n      metadata: {name: n, owner: o}\n",
 			"auth.yaml:6: api.keys[1].key_hash: the same key as on line 4: a key may stand once"},
 		"a field twice":    {keys("      models: [a]\n      models: [b]\n"), "auth.yaml:7: api.keys[0].models: stands twice: a key may stand once"},

@@ -23,7 +23,7 @@ func (h *Handler) admin() {
 	handle := func(pattern string, f func(http.ResponseWriter, *http.Request) error) {
 		h.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			if !h.isOperator(r) {
-				h.fail(w, r, problemf(http.StatusUnauthorized, "unauthorized", "unauthorized"))
+				h.fail(w, r, problemf(http.StatusUnauthorized, "unauthorized", "unauthorized: the admin key is missing or not right"))
 				return
 			}
 			if err := f(w, r); err != nil {

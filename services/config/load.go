@@ -133,7 +133,7 @@ func (l *loader) adminKeys(n strictyaml.Node) {
 		if hash, ok := parseHash(text); ok {
 			l.admin(hash)
 		} else {
-			l.r.Faults.Add(authority.Fault{Pos: item.Pos(), Field: item.Path(), Rule: "must be the SHA-256 of a key in 64 hexadecimal digits (a key itself goes into WEIR_ADMIN_KEYS)"})
+			item.WrongSecret("must be the SHA-256 of a key in 64 hexadecimal digits (a key itself goes into WEIR_ADMIN_KEYS)")
 		}
 	}
 	for _, key := range strings.Split(l.env(Variable("admin_keys")), ",") {

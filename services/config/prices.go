@@ -18,7 +18,7 @@ func prices(n strictyaml.Node) (always *authority.Price, dated []authority.Dated
 		return nil, nil
 	}
 	if n.IsMap() {
-		p, from := price(n)
+		p, from, _ := price(n)
 		if from.IsZero() {
 			return p, nil
 		}
@@ -32,7 +32,10 @@ func prices(n strictyaml.Node) (always *authority.Price, dated []authority.Dated
 	seen := map[time.Time]bool{}
 	versions := map[string]bool{}
 	for _, item := range list {
-		p, from := price(item)
+		p, from, ok := price(item)
+		if !ok {
+			continue
+		}
 		if seen[from] {
 			item.Wrong("begins when another does: of each model one price may begin at a time, and one have no from")
 		}
@@ -51,8 +54,8 @@ func prices(n strictyaml.Node) (always *authority.Price, dated []authority.Dated
 }
 
 // price reads US dollars per million tokens, exactly. Cached input and cache writes cost what input does unless they are given, and
-// reasoning what other output does.
-func price(n strictyaml.Node) (*authority.Price, time.Time) {
+// reasoning what other output does. Not ok: when it begins cannot be read.
+func price(n strictyaml.Node) (p *authority.Price, from time.Time, ok bool) {
 	m := n.Map()
 	dollars := func(field string, otherwise int64) int64 {
 		return m.Get(field).Decimal(otherwise, authority.MoneyDigits, events.MaxAmount)
@@ -62,31 +65,31 @@ func price(n strictyaml.Node) (*authority.Price, time.Time) {
 			f.Wrong("must be given, in US dollars per million tokens: 0 for nothing")
 		}
 	}
-	p := &authority.Price{Version: optional(m.Get("version")), Input: dollars("input", 0), Output: dollars("output", 0), Request: dollars("request", 0)}
+	p = &authority.Price{Version: optional(m.Get("version")), Input: dollars("input", 0), Output: dollars("output", 0), Request: dollars("request", 0)}
 	p.CachedInput, p.CacheWrite = dollars("cached_input", p.Input), dollars("cache_write", p.Input)
 	if r := m.Get("reasoning"); !r.Absent() {
 		if p.Reasoning = dollars("reasoning", 0); p.Reasoning == 0 {
 			r.Wrong("must be greater than 0: without it reasoning costs what other output does")
 		}
 	}
-	from := begins(m.Get("from"))
+	from, ok = begins(m.Get("from"))
 	if m.End(); p.Version == "" {
 		p.Version = p.Name()
 	}
-	return p, from
+	return p, from, ok
 }
 
-// begins reads when a price begins: a day, from its first instant in UTC, or an instant. Zero: it is not given.
-func begins(n strictyaml.Node) time.Time {
+// begins reads when a price begins: a day, from its first instant in UTC, or an instant. Zero and ok: it is not given.
+func begins(n strictyaml.Node) (at time.Time, ok bool) {
 	text := n.Str("")
 	if text == "" {
-		return time.Time{}
+		return time.Time{}, true
 	}
 	for _, layout := range []string{time.DateOnly, time.RFC3339} {
 		if at, err := time.Parse(layout, text); err == nil {
-			return at.UTC()
+			return at.UTC(), true
 		}
 	}
 	n.Wrong("must be a day, such as 2026-01-01, or an RFC 3339 time")
-	return time.Time{}
+	return time.Time{}, false
 }

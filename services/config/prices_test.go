@@ -42,6 +42,10 @@ models:
 	if other.Reasoning = 1; other.Name() == first.Version {
 		t.Error("two prices have one name")
 	}
+	_, _, err := Parse("weir.yaml", []byte("models: [{id: m, local: {replicas: [http://a]}, price: [{input: 1, output: 1}, {from: 2027-13-01, input: 1, output: 1}]}]"), func(string) string { return "" })
+	if err == nil || strings.Count(err.Error(), "\n") != 0 || !strings.Contains(err.Error(), "from is 2027-13-01: must be a day") {
+		t.Errorf("one price without a readable beginning is more than one fault: %v", err)
+	}
 	for text, want := range map[string]string{
 		"[{input: 1, output: 1}, {input: 2, output: 2}]":                                     "begins when another does",
 		"[{from: 2026-01-01, input: 1, output: 1}, {from: 2026-01-02, input: 1, output: 1}]": "has the version of another",

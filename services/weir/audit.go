@@ -162,7 +162,7 @@ type rebuildLine struct {
 // it; what serves is then as it was.
 func (n *node) serveRebuild(w http.ResponseWriter, r *http.Request) {
 	if !operator(r, n.config.AdminKeys) {
-		http.Error(w, `{"error":"an admin key is needed"}`, http.StatusUnauthorized)
+		noKey(w)
 		return
 	}
 	if n.pool == nil {

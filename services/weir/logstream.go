@@ -47,7 +47,7 @@ func lineOf(r *events.Record) ([]byte, error) {
 // ?at=TIME the first sequence at or after an instant.
 func (n *node) serveLog(w http.ResponseWriter, r *http.Request) {
 	if !operator(r, n.config.AdminKeys) {
-		http.Error(w, `{"error":"an admin key is needed"}`, http.StatusUnauthorized)
+		noKey(w)
 		return
 	}
 	live := &liveLog{log: n.log}

@@ -31,6 +31,7 @@ type cli struct {
 	Simulate    simulateCommand    `cmd:"" help:"Fold recorded traffic under other limits or more load."`
 	Verify      verifyCommand      `cmd:"" help:"Prove that log, audit and billing agree to the token and the nano-dollar."`
 	Audit       auditCommand       `cmd:"" help:"Look after the audit records in the database: list, rebuild, drop."`
+	Exports     exportsCommand     `cmd:"" help:"Look after what exports could not hand on: list, send again."`
 	Recover     recoverCommand     `cmd:"" help:"Go on after the log was replaced, lost or cut, or after its clock was wrong."`
 	Authority   authorityCommand   `cmd:"" help:"Look after what is made through the API."`
 	Seal        sealCommand        `cmd:"" help:"Look after the keys that provider credentials are sealed with."`

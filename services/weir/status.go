@@ -153,13 +153,20 @@ func projectorState(ctx context.Context, p *projector.Projector) *projectorStatu
 // serveStatus answers operators: with an admin key, or from this machine where none is configured.
 func (n *node) serveStatus(w http.ResponseWriter, r *http.Request) {
 	if !operator(r, n.config.AdminKeys) {
-		http.Error(w, `{"error":"an admin key is needed"}`, http.StatusUnauthorized)
+		noKey(w)
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), statusWithin)
 	defer cancel()
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(n.status(ctx)) // who asked is gone, then
+}
+
+// noKey refuses who is not an operator.
+func noKey(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusUnauthorized)
+	_, _ = w.Write([]byte(`{"error":"an admin key is needed"}` + "\n")) // who asked is gone, then
 }
 
 // operator says whether a request carries an admin key; without any configured, whether it comes from this machine.

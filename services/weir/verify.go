@@ -530,7 +530,7 @@ func (r *verification) print(out io.Writer) error {
 
 func (k *keptCount) print(out io.Writer, what string) {
 	if k == nil {
-		fmt.Fprintf(out, "%s\tis not kept\n", what)
+		fmt.Fprintf(out, "%s\tnot compared: none is kept, or it is out of reach from here\n", what)
 		return
 	}
 	fmt.Fprintf(out, "%s\t%d agree, %d not written yet, %d outside\n", what, k.Agree, k.Behind, k.Outside)

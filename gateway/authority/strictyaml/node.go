@@ -226,6 +226,11 @@ func (n Node) Wrong(rule string, args ...any) {
 	n.r.Faults.Add(Fault{Pos: n.pos, Field: n.path, Value: n.shown(), Rule: rule})
 }
 
+// WrongSecret notes that the value breaks a rule, and does not show it: what was given by mistake may be a secret.
+func (n Node) WrongSecret(rule string) {
+	n.r.Faults.Add(Fault{Pos: n.pos, Field: n.path, Rule: rule})
+}
+
 // shown is the value as a message shows it.
 func (n Node) shown() string {
 	if n.text != nil {

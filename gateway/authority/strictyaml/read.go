@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -305,6 +306,9 @@ func (n Node) OneOf(otherwise string, words ...string) string {
 	return otherwise
 }
 
+// wholeNumber is one that stands in quotes by mistake.
+var wholeNumber = regexp.MustCompile(`^[0-9]+$`)
+
 // Int reads a whole number between least and most.
 func (n Node) Int(otherwise, least, most int64) int64 {
 	if n.Absent() {
@@ -320,6 +324,10 @@ func (n Node) Int(otherwise, least, most int64) int64 {
 	v, err := strconv.ParseInt(strings.ReplaceAll(text, "_", ""), 10, 64)
 	if errors.Is(err, strconv.ErrRange) {
 		n.Wrong("must be a whole number from %d to %d", least, most)
+		return otherwise
+	}
+	if quoted, is := n.n.(*ast.StringNode); is && wholeNumber.MatchString(quoted.Value) {
+		n.Wrong("must be a whole number without quotes")
 		return otherwise
 	}
 	if !ok || err != nil {

@@ -104,7 +104,7 @@ f.yaml:9: mode is maybe: must be one of none, api-key
 f.yaml:10: flag is yes: must be true or false
 f.yaml:11: list is 5: must be a list
 f.yaml:12: deep is a map: must be a single value, not a map
-f.yaml:13: quoted is 5: must be a whole number`
+f.yaml:13: quoted is 5: must be a whole number without quotes`
 	if got := r.Faults.Err().Error(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
