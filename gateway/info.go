@@ -7,6 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tidwall/gjson"
+	"github.com/tidwall/sjson"
+
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/gateway/anthropic"
 	"github.com/weirhq/weir/gateway/authority"
@@ -189,8 +192,33 @@ func (s *Server) serveGeneration(w http.ResponseWriter, r *http.Request) {
 		a := refusal.For(refusal.GenerationNotFound, "there is no such request of this org")
 		c.write(&a)
 	default:
-		c.json(map[string]any{"data": record})
+		c.json(map[string]any{"data": priced(record, c.snap)})
 	}
+}
+
+// prices are what a record's tokens were counted at, in nano-dollars: per million tokens of a kind, and per request.
+type prices struct {
+	Input       int64 `json:"input"`
+	CachedInput int64 `json:"cached_input"`
+	CacheWrite  int64 `json:"cache_write"`
+	Output      int64 `json:"output"` // reasoning included
+	Request     int64 `json:"request"`
+}
+
+// priced adds cost.prices_nano to a record: those of its price version, where that is the version that the model has now. Earlier ones are
+// not known here, and left out.
+func priced(record json.RawMessage, snap *authority.Snapshot) json.RawMessage {
+	m := snap.Models[gjson.GetBytes(record, "model").Str]
+	version := gjson.GetBytes(record, "cost.price_version").Str
+	if m == nil || m.Price == nil || version == "" || m.Price.Version != version {
+		return record
+	}
+	p := prices{m.Price.Input, m.Price.CachedInput, m.Price.CacheWrite, m.Price.Output, m.Price.Request}
+	with, err := sjson.SetBytes(record, "cost.prices_nano", p)
+	if err != nil { // cannot be: the record is an object
+		return record
+	}
+	return with
 }
 
 // serveHealth says that the process serves.

@@ -51,6 +51,7 @@ type Generations struct {
 // held is a record in memory.
 type held struct {
 	Record
+	kept       bool // it was drained, or restored
 	touched    int64
 	changed    int64 // since when it differs from what was drained; 0 if it does not
 	prev, next *held
@@ -130,7 +131,7 @@ func (g *Generations) young(id events.RequestID, at int64) bool {
 
 // Restore brings a stored record back. One that is in memory already stays as it is.
 func (g *Generations) Restore(text []byte) (*Record, error) {
-	h := &held{}
+	h := &held{kept: true}
 	if err := json.Unmarshal(text, &h.Record); err != nil {
 		return nil, fmt.Errorf("read the record of a request: %w", err)
 	}
@@ -232,6 +233,7 @@ func (g *Generations) Drain(all bool) []*Record {
 		}
 		h.changed = 0
 		h.derive()
+		h.New, h.kept = !h.kept, true
 		out = append(out, &h.Record)
 	}
 	clear(g.dirty[len(kept):])

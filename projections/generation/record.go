@@ -62,6 +62,8 @@ type Record struct {
 	Early     []Early   `json:"early,omitempty"`      // what came before the reserve or verdict that says what it means
 	Truncated bool      `json:"truncated,omitempty"`  // some of it was too much to keep; the log has it all
 	AsOf      Place     `json:"as_of"`                // the last place in the log that it tells of
+
+	New bool `json:"-"` // it was not drained before, nor restored
 }
 
 // ProviderResponse is an attempt as OpenRouter tells of it.

@@ -17,6 +17,7 @@ type Row struct {
 	Events   []AdmissionEvent
 	Began    uint64 // the first sequence of the log that it tells of; 0 if that is not known
 	AsOf     Place
+	New      bool // it is kept for the first time, as far as the projection knows
 }
 
 // Row makes what is kept of a record.
@@ -25,7 +26,7 @@ func (rec *Record) Row() Row {
 	if err != nil { // cannot be: a record is strings, integers and times
 		panic("generation: " + err.Error())
 	}
-	row := Row{Summary: rec.Summary(), JSON: text, Attempts: slices.Clone(rec.Attempts), Events: slices.Clone(rec.AdmissionEvents), AsOf: rec.AsOf}
+	row := Row{Summary: rec.Summary(), JSON: text, Attempts: slices.Clone(rec.Attempts), Events: slices.Clone(rec.AdmissionEvents), AsOf: rec.AsOf, New: rec.New}
 	for i := range rec.Attempts {
 		row.began(rec.Attempts[i].Seq)
 	}

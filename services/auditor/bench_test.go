@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/eventstest"
+	"github.com/weirhq/weir/projections/generation"
 )
 
 // BenchmarkCatchUp reads a log of requests, each a reserve with 8 claims, its verdict, a final and a release, in packs of 16 requests.
@@ -20,7 +21,7 @@ func BenchmarkCatchUp(b *testing.B) {
 }
 
 func catchUp(b *testing.B, n *node) {
-	const requests, pack = 10_000, 16
+	const requests, pack = 20_000, 16
 	last := n.state(&events.Tick{})
 	time.Sleep(3 * time.Second) // what is made soon after an auditor's beginning is looked for in the bucket
 	ids := make([]events.RequestID, requests)
@@ -49,7 +50,8 @@ func catchUp(b *testing.B, n *node) {
 	b.ResetTimer()
 	for range b.N {
 		b.StopTimer()
-		n.forget() // what was kept
+		n.forget()                   // what was kept
+		n.moveTo(generation.Place{}) // makes what records are kept in
 		b.StartTimer()
 		a := n.run(nil)
 		n.stored(a, last)

@@ -25,6 +25,7 @@ type record struct {
 	Cost                   struct {
 		Nano    int64
 		Settled bool
+		Prices  struct{ Input, Output int64 } `json:"prices_nano"`
 	}
 	AdmissionEvents []struct {
 		Event, Gate, Scope, Kind string
@@ -70,6 +71,9 @@ func TestGeneration(t *testing.T) {
 		if r.ID != id || r.Model != "m" || r.Org != "demo" || r.Outcome != "completed" || r.Status != 200 || r.NativeTokensPrompt != 11 ||
 			r.NativeTokensCompletion != 5 || r.UsageQuality != "exact" || r.Cost.Nano != 11*150+5*600 || !r.Cost.Settled || len(r.Attempts) != 1 || len(r.Attempts[0].Claims) == 0 {
 			t.Errorf("record %+v", r)
+		}
+		if p := r.Cost.Prices; p.Input != 150_000_000 || p.Output != 600_000_000 {
+			t.Errorf("the prices of a million tokens are %+v", p)
 		}
 	}
 

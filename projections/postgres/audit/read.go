@@ -25,6 +25,7 @@ const (
 // The codes of PostgreSQL's errors that mean something here.
 const (
 	codeNoTable   = "42P01"
+	codeTaken     = "23505"
 	codeCancelled = "57014" // by the statement's time-out
 )
 

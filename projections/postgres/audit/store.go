@@ -2,10 +2,12 @@ package audit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weirhq/weir/events"
@@ -174,19 +176,32 @@ func (s *Store) Write(ctx context.Context, rows []generation.Row, to generation.
 		return err
 	}
 	s.partitions(ctx, conn, rows)
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		done, err := s.claim(ctx, tx, to)
-		if err != nil || done {
-			return err
-		}
-		return s.put(ctx, tx, rows)
-	})
+	if err = s.transact(ctx, conn, rows, to, false); taken(err) {
+		err = s.transact(ctx, conn, rows, to, true)
+	}
 	if err != nil {
 		s.Close() // whatever state it is in
 		return fmt.Errorf("write %d records: %w", len(rows), err)
 	}
 	s.writes++
 	return nil
+}
+
+// transact makes a write. Rows that are new go straight to their tables, the others, or all, through staging.
+func (s *Store) transact(ctx context.Context, conn *pgxpool.Conn, rows []generation.Row, to generation.Place, stageAll bool) error {
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		done, err := s.claim(ctx, tx, to)
+		if err != nil || done {
+			return err
+		}
+		return s.put(ctx, tx, rows, stageAll)
+	})
+}
+
+// taken says whether a row that was thought new is there: a request whose id is of the future may have been kept by another writer.
+func taken(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.Code == codeTaken
 }
 
 // claim moves the position if nobody has written since this writer did. Done says that this very write has been made.
@@ -208,21 +223,29 @@ func (s *Store) claim(ctx context.Context, tx pgx.Tx, to generation.Place) (done
 }
 
 // put brings rows in, whether they are there or not.
-func (s *Store) put(ctx context.Context, tx pgx.Tx, rows []generation.Row) error {
-	records, tries, happened := make([][]any, len(rows)), make([][]any, 0, len(rows)), make([][]any, 0, len(rows))
+func (s *Store) put(ctx context.Context, tx pgx.Tx, rows []generation.Row, stageAll bool) error {
+	var fresh, staged [3][][]any // by table
 	for i := range rows {
-		r := &rows[i]
-		records[i] = generationRow(r, s.packer.pack(r.JSON))
+		r, into := &rows[i], &staged
+		if r.New && !stageAll {
+			into = &fresh
+		}
+		into[0] = append(into[0], generationRow(r, s.packer.pack(r.JSON)))
 		for k := range r.Attempts {
-			tries = append(tries, attemptRow(r, &r.Attempts[k]))
+			into[1] = append(into[1], attemptRow(r, &r.Attempts[k]))
 		}
 		for n := range r.Events {
-			happened = append(happened, eventRow(r, n))
+			into[2] = append(into[2], eventRow(r, n))
 		}
 	}
-	for i, values := range [][][]any{records, tries, happened} {
-		if t := tables[i]; len(values) > 0 {
-			if _, err := tx.CopyFrom(ctx, pgx.Identifier{t.staging()}, t.columns, pgx.CopyFromRows(values)); err != nil {
+	for i, t := range tables {
+		if len(fresh[i]) > 0 {
+			if _, err := tx.CopyFrom(ctx, pgx.Identifier{s.schema, t.name}, t.columns, pgx.CopyFromRows(fresh[i])); err != nil {
+				return fmt.Errorf("copy to %s: %w", t.name, err)
+			}
+		}
+		if len(staged[i]) > 0 {
+			if _, err := tx.CopyFrom(ctx, pgx.Identifier{t.staging()}, t.columns, pgx.CopyFromRows(staged[i])); err != nil {
 				return fmt.Errorf("stage %s: %w", t.name, err)
 			}
 			if _, err := tx.Exec(ctx, t.merge(s.schema)); err != nil {

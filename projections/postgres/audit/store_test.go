@@ -96,8 +96,12 @@ func TestEverythingIsKept(t *testing.T) {
 	}
 	d.write(s, rows, 4)
 	d.write(s, rows[:2], 5)
+	for i := range rows {
+		rows[i].New = i%2 == 0 // which is not so: they are there
+	}
+	d.write(s, append(rows, row(eventstest.RequestID(5), 5)), 5)
 	d.write(s, nil, 6)
-	for table, want := range map[string]int{"generations": 4, "attempts": 4, "admission_events": 4} {
+	for table, want := range map[string]int{"generations": 5, "attempts": 5, "admission_events": 5} {
 		if n := d.count("SELECT count(*) FROM " + table); n != want {
 			t.Errorf("%s has %d rows, want %d", table, n, want)
 		}
