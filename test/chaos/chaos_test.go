@@ -179,6 +179,7 @@ func count(all []result, what func(*result) bool) (n int) {
 
 // The log's directory is deleted, restored from a backup, or cut: nothing is admitted until an operator has recovered it.
 func TestTheLogIsNotTheRightOne(t *testing.T) {
+	t.Parallel()
 	for _, row := range wrongLogs {
 		t.Run(row, func(t *testing.T) {
 			t.Parallel()
