@@ -58,21 +58,10 @@ func Occupancy(meter events.Meter, amount, limit int64) events.Claim {
 	return c
 }
 
-// Budget claims an amount of a day's total tokens.
-func Budget(meter events.Meter, amount, limit int64) events.Claim {
-	return claim(meter, events.Budget, amount, limit, events.BasisTotal)
-}
-
 // Hold claims an amount of nano-dollars of an org's balance.
 func Hold(meter events.Meter, amount int64) events.Claim {
 	c := claim(meter, events.Balance, amount, 0, events.BasisMoney)
 	c.HasLimit = false
-	return c
-}
-
-// OfAttempt gives a claim the life of its attempt, as the claims of pools have.
-func OfAttempt(c events.Claim) events.Claim {
-	c.Life = events.LifeAttempt
 	return c
 }
 

@@ -16,9 +16,6 @@ type Log struct {
 // NewLog gives an empty log whose first record is at now, in ns since 1970, and each later one a millisecond after the one before.
 func NewLog(now int64) *Log { return &Log{Now: now, Step: 1_000_000} }
 
-// Seq is the sequence of the last record.
-func (l *Log) Seq() uint64 { return l.seq }
-
 // Add gives the record of a fact. The org is the fact's own, else Org; verdicts and what belongs to no org are the platform's.
 func (l *Log) Add(d events.Data) events.Record {
 	l.seq++

@@ -134,9 +134,8 @@ func (a ack) failed(doing string, maybe bool) error {
 		return &failure{err: fmt.Errorf("%s: nobody answers for the log", doing), unreachable: true, maybe: maybe}
 	}
 	return &failure{
-		err:      fmt.Errorf("%s: %w", doing, a.err),
-		full:     a.err.full(),
-		conflict: a.err.conflict(),
-		maybe:    maybe || !a.err.refused(),
+		err:   fmt.Errorf("%s: %w", doing, a.err),
+		full:  a.err.full(),
+		maybe: maybe || !a.err.refused(),
 	}
 }

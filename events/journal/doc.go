@@ -7,6 +7,6 @@
 // A message is one event in the CloudEvents binary mode of NATS (ce-* headers, JSON data) on the subject of its kind, or a pack: a
 // CloudEvents batch of one gateway's events on acct._.pack.<gateway>. Readers choose by content type.
 //
-// Callers ask errors about behaviour: Unreachable, Conflict, Full, MaybeAppended. A stream that is not the one that was read before
+// Callers ask errors about behaviour: Unreachable, Full, MaybeAppended. A stream that is not the one that was read before
 // is *Replaced; a stretch that is no longer in it is *Lost.
 package journal

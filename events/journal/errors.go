@@ -19,7 +19,6 @@ var ErrDeadline = errors.New("not acknowledged before its deadline")
 type failure struct {
 	err         error
 	unreachable bool // the log did not answer
-	conflict    bool // the writer is no longer the writer
 	full        bool // the stream takes no more
 	maybe       bool // it may have been appended all the same
 }
@@ -34,9 +33,6 @@ func behaves(err error, is func(*failure) bool) bool {
 
 // Unreachable says whether err means that the log did not answer: no connection, no leader, or silence.
 func Unreachable(err error) bool { return behaves(err, func(f *failure) bool { return f.unreachable }) }
-
-// Conflict says whether err means that the caller is no longer the writer of a subject, or cannot know that it still is.
-func Conflict(err error) bool { return behaves(err, func(f *failure) bool { return f.conflict }) }
 
 // Full says whether err means that the stream takes no more: max_bytes is reached, or the disk's share is used up.
 func Full(err error) bool { return behaves(err, func(f *failure) bool { return f.full }) }

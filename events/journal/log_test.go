@@ -198,8 +198,8 @@ func TestFencedAppendHasOneWriter(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = one.AppendFenced(t.Context(), verdictsSubject, verdicts(2, 3), first)
-	if !journal.Conflict(err) || journal.MaybeAppended(err) {
-		t.Errorf("the writer that was overtaken: %v; conflict %t, maybe appended %t; want true, false", err, journal.Conflict(err), journal.MaybeAppended(err))
+	if err == nil || journal.Unreachable(err) || journal.MaybeAppended(err) {
+		t.Errorf("the writer that was overtaken: %v; unreachable %t, maybe appended %t; want neither", err, journal.Unreachable(err), journal.MaybeAppended(err))
 	}
 	records, seq, err := one.Last(t.Context(), verdictsSubject)
 	if err != nil || seq != second || len(records) != 1 || records[0].Fault != "" || records[0].Seq != second {
@@ -208,12 +208,12 @@ func TestFencedAppendHasOneWriter(t *testing.T) {
 	if d := records[0].Data.(*events.Verdicts); d.FromSeq != 2 || d.ToSeq != 2 {
 		t.Errorf("last covers %d to %d, want 2 to 2", d.FromSeq, d.ToSeq)
 	}
-	if _, err := one.AppendFenced(t.Context(), "acct._.tick", verdicts(3, 3), 0); err == nil || journal.Conflict(err) {
+	if _, err := one.AppendFenced(t.Context(), "acct._.tick", verdicts(3, 3), 0); err == nil {
 		t.Errorf("append under another kind's subject: %v", err)
 	}
 }
 
-func TestFencedAppendWithoutAnAnswerIsAConflict(t *testing.T) {
+func TestFencedAppendWithoutAnAnswerMayBeInTheLog(t *testing.T) {
 	b := startBroker(t)
 	way := startRelay(t, b.Addr().String())
 	l := openLog(t, dial(t, way.url()))
@@ -221,8 +221,8 @@ func TestFencedAppendWithoutAnAnswerIsAConflict(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err := l.AppendFenced(ctx, verdictsSubject, verdicts(1, 1), 0)
-	if !journal.Conflict(err) || !journal.Unreachable(err) || !journal.MaybeAppended(err) {
-		t.Errorf("%v; conflict %t, unreachable %t, maybe appended %t; want all", err, journal.Conflict(err), journal.Unreachable(err), journal.MaybeAppended(err))
+	if !journal.Unreachable(err) || !journal.MaybeAppended(err) {
+		t.Errorf("%v; unreachable %t, maybe appended %t; want both", err, journal.Unreachable(err), journal.MaybeAppended(err))
 	}
 	way.heal()
 }

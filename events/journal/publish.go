@@ -80,7 +80,7 @@ func unsent(err error) bool {
 }
 
 // AppendFenced appends one event on a literal subject if the last sequence of that subject is still expected (0: none yet). It is
-// tried once: any failure after which the caller cannot know that it is still the writer is a Conflict.
+// tried once: after any failure the caller cannot know that it is still the writer.
 func (l *Log) AppendFenced(ctx context.Context, subject string, ev events.Event, expected uint64) (uint64, error) {
 	m, err := Encode(ev, "")
 	if err != nil {
@@ -93,14 +93,10 @@ func (l *Log) AppendFenced(ctx context.Context, subject string, ev events.Event,
 	doing := fmt.Sprintf("append to %s after sequence %d", subject, expected)
 	a, err := l.request(ctx, m, callFor)
 	if err != nil {
-		return 0, &failure{err: fmt.Errorf("%s: %w", doing, err), unreachable: true, conflict: true, maybe: !unsent(err)}
+		return 0, &failure{err: fmt.Errorf("%s: %w", doing, err), unreachable: true, maybe: !unsent(err)}
 	}
 	if a.silent || a.err != nil {
-		err := a.failed(doing, false)
-		if a.silent || !a.err.final() {
-			err.(*failure).conflict = !Full(err)
-		}
-		return 0, err
+		return 0, a.failed(doing, false)
 	}
 	return a.seq, nil
 }

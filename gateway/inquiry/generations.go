@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/gateway/manage"
@@ -112,8 +113,9 @@ func filter(r *http.Request, who manage.Caller, most, usual int) (*generation.Fi
 		return nil, err
 	}
 	for field, into := range map[string]*string{"key": &f.Key, "model": &f.Model, "outcome": (*string)(&f.Outcome), "cursor": (*string)(&f.After)} {
-		if *into = q.Get(field); len(*into) > maxTerm {
-			return nil, manage.Invalid(field, *into, "must be at most "+strconv.Itoa(maxTerm)+" bytes long")
+		*into = q.Get(field)
+		if err := term(field, *into); err != nil {
+			return nil, err
 		}
 	}
 	if f.Outcome != "" && !slices.Contains(outcomes, f.Outcome) {
@@ -148,10 +150,18 @@ func orgOf(r *http.Request, who manage.Caller) (events.Org, error) {
 		return who.Org, nil
 	}
 	org := r.URL.Query().Get("org")
-	if org == "" || len(org) > maxTerm {
+	if org == "" {
 		return "", manage.Invalid("org", org, "must be given by an operator: whose requests")
 	}
-	return events.Org(org), nil
+	return events.Org(org), term("org", org)
+}
+
+// term refuses what cannot be the value of a filter: no database takes it.
+func term(field, value string) error {
+	if len(value) > maxTerm || !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
+		return manage.Invalid(field, strings.ToValidUTF8(value, "\uFFFD"), "must be text of at most "+strconv.Itoa(maxTerm)+" bytes")
+	}
+	return nil
 }
 
 func join(all []events.Outcome) string {
@@ -225,8 +235,8 @@ func (h *Handler) generation(w http.ResponseWriter, r *http.Request, who manage.
 		return err
 	}
 	id := events.RequestID(r.PathValue("id"))
-	if len(id) > maxTerm {
-		return manage.Invalid("id", string(id), "must be at most "+strconv.Itoa(maxTerm)+" bytes long")
+	if err := term("id", string(id)); err != nil {
+		return err
 	}
 	record, found, err := h.config.Generations.Generation(r.Context(), org, id)
 	switch {

@@ -73,6 +73,11 @@ func (h *Handler) query(r *http.Request, who manage.Caller) (q sums.Query, err e
 	if who.Operator {
 		q.Org = events.Org(in.Get("org"))
 	}
+	for field, value := range map[string]string{"org": string(q.Org), "key": q.Key, "model": q.Model} {
+		if err := term(field, value); err != nil {
+			return q, err
+		}
+	}
 	back := hoursBack
 	switch by := sums.Period(in.Get("by")); by {
 	case "", sums.Hour:

@@ -143,7 +143,7 @@ func (h *Handler) listOrgs(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return h.state(func(s *authority.State, static *authority.Snapshot) error {
+	return h.show(w, http.StatusOK, func(s *authority.State, static *authority.Snapshot) (any, error) {
 		ids := map[events.Org]bool{}
 		for org := range static.Orgs {
 			ids[org] = true
@@ -160,8 +160,7 @@ func (h *Handler) listOrgs(w http.ResponseWriter, r *http.Request) error {
 				list = append(list, b)
 			}
 		}
-		answer(w, http.StatusOK, map[string]any{"orgs": list})
-		return nil
+		return map[string]any{"orgs": list}, nil
 	})
 }
 
@@ -170,12 +169,8 @@ func (h *Handler) getOrg(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *Handler) answerOrg(w http.ResponseWriter, status int, org events.Org) error {
-	return h.state(func(s *authority.State, static *authority.Snapshot) error {
-		b, err := h.showOrg(s, static, org)
-		if err == nil {
-			answer(w, status, b)
-		}
-		return err
+	return h.show(w, status, func(s *authority.State, static *authority.Snapshot) (any, error) {
+		return h.showOrg(s, static, org)
 	})
 }
 
@@ -317,14 +312,13 @@ func showCredit(c *authority.CreditRecord) creditBody {
 }
 
 func (h *Handler) listCredits(w http.ResponseWriter, r *http.Request) error {
-	return h.state(func(s *authority.State, static *authority.Snapshot) error {
+	return h.show(w, http.StatusOK, func(s *authority.State, static *authority.Snapshot) (any, error) {
 		st, err := known(s, static, orgOf(r))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		list := newest(slices.Collect(maps.Values(st.Credits)), func(c *authority.CreditRecord) (time.Time, string) { return c.At, c.Reference }, defaultPage)
-		answer(w, http.StatusOK, map[string]any{"credits": each(list, showCredit)})
-		return nil
+		return map[string]any{"credits": each(list, showCredit)}, nil
 	})
 }
 

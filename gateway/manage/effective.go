@@ -135,7 +135,7 @@ func (h *Handler) listEffective(w http.ResponseWriter, r *http.Request, u *autho
 		return err
 	}
 	want := wanted(r)
-	return h.state(func(state *authority.State, static *authority.Snapshot) error {
+	return h.show(w, http.StatusOK, func(state *authority.State, static *authority.Snapshot) (any, error) {
 		st, now := state.Org(u.Org), h.mirror.Current()
 		org := effectiveOrg{ID: u.Org}
 		if o := now.Orgs[u.Org]; o != nil {
@@ -159,8 +159,7 @@ func (h *Handler) listEffective(w http.ResponseWriter, r *http.Request, u *autho
 			}
 			list = append(list, effectiveBody{s.scope, s.named(), s.name, s.off, showLimits(own), showLimits(authority.LimitSet(s.limits)), some(s.daily)})
 		}
-		answer(w, http.StatusOK, map[string]any{"org": org, "scopes": list, "left_off": left})
-		return nil
+		return map[string]any{"org": org, "scopes": list, "left_off": left}, nil
 	})
 }
 
@@ -173,7 +172,7 @@ func (h *Handler) listOwnConnections(w http.ResponseWriter, _ *http.Request, u *
 		Pool     *string `json:"pool"`
 		Declared bool    `json:"declared,omitempty"`
 	}
-	return h.state(func(s *authority.State, static *authority.Snapshot) error {
+	return h.show(w, http.StatusOK, func(s *authority.State, static *authority.Snapshot) (any, error) {
 		list := []body{}
 		for _, c := range s.Org(u.Org).Connections {
 			shown := showConnection(c)
@@ -189,7 +188,6 @@ func (h *Handler) listOwnConnections(w http.ResponseWriter, _ *http.Request, u *
 			}
 		}
 		sort.Slice(list, func(i, j int) bool { return list[i].ID < list[j].ID })
-		answer(w, http.StatusOK, map[string]any{"connections": list})
-		return nil
+		return map[string]any{"connections": list}, nil
 	})
 }

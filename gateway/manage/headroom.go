@@ -93,7 +93,7 @@ func (h *Handler) headroom(w http.ResponseWriter, r *http.Request, u *authority.
 	}
 	want, at := wanted(r), h.config.Now()
 	body := headroomBody{At: at.UTC(), Known: h.config.Meters.Ready()}
-	return h.state(func(state *authority.State, static *authority.Snapshot) error {
+	return h.show(w, http.StatusOK, func(state *authority.State, static *authority.Snapshot) (any, error) {
 		now := h.mirror.Current()
 		all := []roomBody{}
 		for _, s := range subjects(u.Org, state.Org(u.Org), static, now) {
@@ -112,8 +112,7 @@ func (h *Handler) headroom(w http.ResponseWriter, r *http.Request, u *authority.
 				body.Available = &entry.Available
 			}
 		}
-		answer(w, http.StatusOK, body)
-		return nil
+		return body, nil
 	})
 }
 

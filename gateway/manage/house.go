@@ -42,10 +42,9 @@ func (h *Handler) adminPools(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return h.state(func(s *authority.State, _ *authority.Snapshot) error {
+	return h.show(w, http.StatusOK, func(s *authority.State, _ *authority.Snapshot) (any, error) {
 		st := s.Org(asked(r))
-		answer(w, http.StatusOK, map[string]any{"pools": each(paged(st.Pools, after, limit), func(p *authority.PoolRecord) poolBody { return showPool(p, st) })})
-		return nil
+		return map[string]any{"pools": each(paged(st.Pools, after, limit), func(p *authority.PoolRecord) poolBody { return showPool(p, st) })}, nil
 	})
 }
 
@@ -150,9 +149,8 @@ func (h *Handler) listConnections(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return err
 	}
-	return h.state(func(s *authority.State, _ *authority.Snapshot) error {
-		answer(w, http.StatusOK, map[string]any{"connections": each(paged(s.Org(asked(r)).Connections, after, limit), showConnection)})
-		return nil
+	return h.show(w, http.StatusOK, func(s *authority.State, _ *authority.Snapshot) (any, error) {
+		return map[string]any{"connections": each(paged(s.Org(asked(r)).Connections, after, limit), showConnection)}, nil
 	})
 }
 
@@ -301,9 +299,8 @@ func (h *Handler) listPrices(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return h.state(func(s *authority.State, _ *authority.Snapshot) error {
-		answer(w, http.StatusOK, map[string]any{"prices": each(paged(s.Org(events.Platform).Prices, after, limit), showPrices)})
-		return nil
+	return h.show(w, http.StatusOK, func(s *authority.State, _ *authority.Snapshot) (any, error) {
+		return map[string]any{"prices": each(paged(s.Org(events.Platform).Prices, after, limit), showPrices)}, nil
 	})
 }
 

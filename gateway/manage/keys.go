@@ -469,32 +469,29 @@ func (h *Handler) listKeys(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return h.state(func(s *authority.State, _ *authority.Snapshot) error {
+	return h.show(w, http.StatusOK, func(s *authority.State, _ *authority.Snapshot) (any, error) {
 		all := make(map[string]*authority.KeyRecord, s.Keys())
 		for _, st := range s.Orgs() {
 			for id, k := range st.Keys {
 				all[id] = k
 			}
 		}
-		answer(w, http.StatusOK, map[string]any{"count": len(all), "keys": each(paged(all, after, limit), showKey)})
-		return nil
+		return map[string]any{"count": len(all), "keys": each(paged(all, after, limit), showKey)}, nil
 	})
 }
 
 func (h *Handler) getKey(w http.ResponseWriter, r *http.Request) error {
-	return h.state(func(s *authority.State, _ *authority.Snapshot) error {
+	return h.show(w, http.StatusOK, func(s *authority.State, _ *authority.Snapshot) (any, error) {
 		k := s.KeyOf(r.PathValue("id"))
 		if k == nil {
-			return problemf(http.StatusNotFound, "not_found", "key not found: %s", shorten(r.PathValue("id")))
+			return nil, problemf(http.StatusNotFound, "not_found", "key not found: %s", shorten(r.PathValue("id")))
 		}
-		answer(w, http.StatusOK, map[string]any{"key": showKey(k)})
-		return nil
+		return map[string]any{"key": showKey(k)}, nil
 	})
 }
 
 func (h *Handler) keysVersion(w http.ResponseWriter, _ *http.Request) error {
-	return h.state(func(s *authority.State, _ *authority.Snapshot) error {
-		answer(w, http.StatusOK, map[string]any{"version": s.Registry(), "count": s.Keys()})
-		return nil
+	return h.show(w, http.StatusOK, func(s *authority.State, _ *authority.Snapshot) (any, error) {
+		return map[string]any{"version": s.Registry(), "count": s.Keys()}, nil
 	})
 }

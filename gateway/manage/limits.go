@@ -37,7 +37,7 @@ var scopeOrder = map[events.Scope]int{events.ScopeOrg: 0, events.ScopeWorkspace:
 
 // listLimits lists the org's configured limits, of every scope.
 func (h *Handler) listLimits(w http.ResponseWriter, _ *http.Request, u *authority.UserRecord) error {
-	return h.state(func(s *authority.State, _ *authority.Snapshot) error {
+	return h.show(w, http.StatusOK, func(s *authority.State, _ *authority.Snapshot) (any, error) {
 		list := []limitBody{}
 		for _, l := range s.Org(u.Org).Limits {
 			list = append(list, showLimit(l))
@@ -46,8 +46,7 @@ func (h *Handler) listLimits(w http.ResponseWriter, _ *http.Request, u *authorit
 			a, b := scopeOrder[list[i].Scope], scopeOrder[list[j].Scope]
 			return a < b || a == b && list[i].Subject < list[j].Subject
 		})
-		answer(w, http.StatusOK, map[string]any{"limits": list})
-		return nil
+		return map[string]any{"limits": list}, nil
 	})
 }
 

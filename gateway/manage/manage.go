@@ -279,11 +279,25 @@ func page(r *http.Request) (after string, limit int, err error) {
 	return q.Get("after"), limit, nil
 }
 
-// state calls f with the records as they are, once all have come.
+// state calls f with the records as they are, once all have come. They are held until it returns: it must not wait for anything.
 func (h *Handler) state(f func(*authority.State, *authority.Snapshot) error) (err error) {
 	if !h.mirror.Ready() {
 		return &problem{status: http.StatusServiceUnavailable, code: "gateway_infrastructure", message: "the authority has not been read yet", retry: time.Second}
 	}
 	h.mirror.Read(func(s *authority.State, static *authority.Snapshot) { err = f(s, static) })
+	return err
+}
+
+// show answers with what f makes of the records. Nothing is sent while they are held: a client that reads slowly would hold up all others,
+// and what changes.
+func (h *Handler) show(w http.ResponseWriter, status int, f func(*authority.State, *authority.Snapshot) (any, error)) error {
+	var body any
+	err := h.state(func(s *authority.State, static *authority.Snapshot) (err error) {
+		body, err = f(s, static)
+		return err
+	})
+	if err == nil {
+		answer(w, status, body)
+	}
 	return err
 }

@@ -75,11 +75,10 @@ func readPool(o *object, p *authority.PoolRecord, providers []string, parent str
 
 // listPools lists the newest pools of the org.
 func (h *Handler) listPools(w http.ResponseWriter, _ *http.Request, u *authority.UserRecord) error {
-	return h.state(func(s *authority.State, _ *authority.Snapshot) error {
+	return h.show(w, http.StatusOK, func(s *authority.State, _ *authority.Snapshot) (any, error) {
 		st := s.Org(u.Org)
 		list := newest(slices.Collect(maps.Values(st.Pools)), func(p *authority.PoolRecord) (time.Time, string) { return p.CreatedAt, p.ID }, NewestPools)
-		answer(w, http.StatusOK, map[string]any{"pools": each(list, func(p *authority.PoolRecord) poolBody { return showPool(p, st) })})
-		return nil
+		return map[string]any{"pools": each(list, func(p *authority.PoolRecord) poolBody { return showPool(p, st) })}, nil
 	})
 }
 
@@ -88,18 +87,17 @@ func (h *Handler) getPool(w http.ResponseWriter, r *http.Request, u *authority.U
 }
 
 func (h *Handler) answerPool(w http.ResponseWriter, status int, org events.Org, id string, asOperator bool) error {
-	return h.state(func(s *authority.State, _ *authority.Snapshot) error {
+	return h.show(w, status, func(s *authority.State, _ *authority.Snapshot) (any, error) {
 		st := s.Org(org)
 		p := st.Pools[id]
 		if p == nil {
-			return noPool()
+			return nil, noPool()
 		}
 		b := showPool(p, st)
 		if asOperator && org != events.Platform {
 			b.Org = org
 		}
-		answer(w, status, b)
-		return nil
+		return b, nil
 	})
 }
 

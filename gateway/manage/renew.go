@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/gateway/authority/store"
 )
 
@@ -48,7 +47,7 @@ func (h *Handler) renew(tx *store.Tx) (n int, err error) {
 			if sealed == nil {
 				continue
 			}
-			kept := authority.ConnectionRecord(*c)
+			kept := *c
 			kept.Credential = sealed
 			tx.Put(&kept)
 			n++

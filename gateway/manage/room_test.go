@@ -1,10 +1,13 @@
 package manage_test
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
 	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/projections/admission"
 )
 
@@ -106,5 +109,39 @@ func TestOwnConnections(t *testing.T) {
 	filed := s.person("filed", "ann@filed.example", "viewer").do("GET", "/api/connections", nil).is(200)["connections"].([]any)
 	if len(filed) != 1 || filed[0].(map[string]any)["declared"] != true {
 		t.Errorf("%v", filed)
+	}
+}
+
+// slowly is a client that reads slowly: something happens before it has taken anything in.
+type slowly struct {
+	*httptest.ResponseRecorder
+	meanwhile func()
+}
+
+func (s slowly) Write(p []byte) (int, error) {
+	s.meanwhile()
+	return s.ResponseRecorder.Write(p)
+}
+
+// Nobody is held up by a client that does not take in what it asked for: neither those who change the authority nor those who read it.
+func TestASlowClientHoldsNobodyUp(t *testing.T) {
+	s, _, _, _, _ := people(t)
+	for _, path := range []string{"/admin/orgs", "/admin/orgs/acme", "/admin/orgs/acme/users", "/admin/api-keys", "/admin/pools", "/admin/connections", "/admin/prices"} {
+		r := httptest.NewRequest("GET", path, nil)
+		r.Header.Set("Authorization", "Bearer "+adminKey)
+		w := slowly{httptest.NewRecorder(), func() { s.mirror.SetStatic(files(t, authority.ModeDynamic)) }}
+		answered := make(chan struct{})
+		go func() {
+			defer close(answered)
+			s.http.Config.Handler.ServeHTTP(w, r)
+		}()
+		select {
+		case <-answered:
+		case <-time.After(patience):
+			t.Fatalf("%s: the authority could not be changed while the answer was on its way", path)
+		}
+		if w.Code != http.StatusOK {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
 	}
 }

@@ -37,13 +37,12 @@ func (h *Handler) listScopes(w http.ResponseWriter, r *http.Request, kind author
 	if err != nil {
 		return err
 	}
-	return h.state(func(s *authority.State, static *authority.Snapshot) error {
+	return h.show(w, http.StatusOK, func(s *authority.State, static *authority.Snapshot) (any, error) {
 		st, err := known(s, static, orgOf(r))
 		if err != nil {
-			return err
+			return nil, err
 		}
-		answer(w, http.StatusOK, map[string]any{string(kind) + "s": each(paged(scopesOf(st, kind), after, limit), showScope)})
-		return nil
+		return map[string]any{string(kind) + "s": each(paged(scopesOf(st, kind), after, limit), showScope)}, nil
 	})
 }
 

@@ -28,13 +28,12 @@ func (h *Handler) listUsers(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return h.state(func(s *authority.State, static *authority.Snapshot) error {
+	return h.show(w, http.StatusOK, func(s *authority.State, static *authority.Snapshot) (any, error) {
 		st, err := known(s, static, orgOf(r))
 		if err != nil {
-			return err
+			return nil, err
 		}
-		answer(w, http.StatusOK, map[string]any{"users": each(paged(st.Users, after, limit), func(u *authority.UserRecord) userBody { return userBody{showUser(u), u.CreatedAt} })})
-		return nil
+		return map[string]any{"users": each(paged(st.Users, after, limit), func(u *authority.UserRecord) userBody { return userBody{showUser(u), u.CreatedAt} })}, nil
 	})
 }
 

@@ -92,15 +92,12 @@ func (p *Plan) part(u events.Usage, share int64) int64 {
 	return cost(p.Price, u, share)
 }
 
-// Cost is the exact sum of tokens × price, rounded up once to a nano-dollar, at most events.MaxAmount. Cached and cache-write
-// tokens are parts of the input and cost their own price instead of its; reasoning is part of the output, and costs what that does unless it
-// has a price of its own.
-func Cost(price *authority.Price, u events.Usage) int64 { return cost(price, u, millionths) }
-
 // tokensPerPrice is how many tokens a price is for.
 const tokensPerPrice = 1_000_000
 
-// cost is a share of the cost, in millionths. It is rounded once, the share included.
+// cost is a share, in millionths, of the exact sum of tokens × price, rounded up once to a nano-dollar, at most events.MaxAmount. Cached and
+// cache-write tokens are parts of the input and cost their own price instead of its; reasoning is part of the output, and costs what that does
+// unless it has a price of its own.
 func cost(price *authority.Price, u events.Usage, share int64) int64 {
 	cached := clamp(u.CachedTokens)
 	written := clamp(u.CacheWriteTokens)

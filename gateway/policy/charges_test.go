@@ -178,6 +178,16 @@ func TestHold(t *testing.T) {
 	if got := hold(``); got != 32_768 {
 		t.Errorf("a default output holds %d", got)
 	}
+	price := *big.PriceAt(time.Time{})
+	big.Price = &price
+	price.Reasoning = 3 * price.Output
+	if got := hold(`,"max_tokens":1000`); got != 3_000 {
+		t.Errorf("an output that may all be reasoning, at thrice the price, holds as much as %d tokens of other output", got)
+	}
+	price.Reasoning = price.Output / 2
+	if got := hold(`,"max_tokens":1000`); got != 1_000 {
+		t.Errorf("an output that may hold no reasoning, which would be cheaper, holds %d", got)
+	}
 }
 
 // A request at an account of the org's own costs the fee's part of the price, rounded up once, and without a fee nothing: then it needs

@@ -190,7 +190,11 @@ func (b *builder) local() *Local {
 	if l := capacity(in.Snapshot, m, in.Target); l != nil {
 		return l
 	}
-	p.HoldNano = p.CostNano(events.Usage{InputTokens: e.Reservation, OutputTokens: e.Held}, in.OwnOnly)
+	most := events.Usage{InputTokens: e.Reservation, OutputTokens: e.Held}
+	if p.Price != nil && p.Price.Reasoning > p.Price.Output { // all of it may be reasoning
+		most.ReasoningTokens = e.Held
+	}
+	p.HoldNano = p.CostNano(most, in.OwnOnly)
 	if !b.generates {
 		return nil
 	}

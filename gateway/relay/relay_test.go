@@ -194,8 +194,8 @@ func TestUsageIsReadInPassing(t *testing.T) {
 			if (r.TTFT > 0) != c.streamed || r.Latency < r.TTFT {
 				t.Errorf("time to first token %v of %v", r.TTFT, r.Latency)
 			}
-			if r.Outcome() != events.Completed || r.Failure() != nil {
-				t.Errorf("outcome %v, failure %v", r.Outcome(), r.Failure())
+			if r.Outcome() != events.Completed || r.Fault != nil {
+				t.Errorf("outcome %v, failure %v", r.Outcome(), r.Fault)
 			}
 		})
 	}

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"errors"
 	"time"
 
 	"github.com/weirhq/weir/events"
@@ -108,27 +107,4 @@ func (r *Result) Retryable() bool {
 		return r.Status == 408 || r.Status == 429 || r.Status >= 500
 	}
 	return false
-}
-
-// Failure returns an error that Dispatched understands; nil when the call completed.
-func (r *Result) Failure() error {
-	if r.Kind == Completed {
-		return nil
-	}
-	return &failure{r}
-}
-
-type failure struct{ r *Result }
-
-func (f *failure) Error() string { return f.r.Fault.Error() }
-func (f *failure) Unwrap() error { return f.r.Fault }
-
-// Dispatched reports whether a call that failed with err may have reached the upstream. It is false only if the contrary
-// is proven, and true for errors that are not a Result's Failure.
-func Dispatched(err error) bool {
-	var f *failure
-	if errors.As(err, &f) {
-		return f.r.Dispatched != events.DispatchedNo
-	}
-	return true
 }

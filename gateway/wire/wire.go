@@ -157,15 +157,6 @@ func (r *Request) Trainable() bool {
 	return r.Images+r.Documents+r.Audio+r.TokenIDs == 0 && r.UnknownInput == "" && r.TextBytes > 0
 }
 
-// DeclaredOutput is the output that the client declared, over all choices. It never overflows: beyond an int64 it is the
-// largest one.
-func (r *Request) DeclaredOutput() (tokens int64, declared bool) {
-	if !r.Output.Declared {
-		return 0, false
-	}
-	return mul(r.Output.Value, r.Choices), true
-}
-
 // mul multiplies two numbers that are not negative, up to the largest int64.
 func mul(a, b int64) int64 {
 	if a > 0 && b > (1<<63-1)/a {

@@ -63,9 +63,6 @@ func New() *Generations { return &Generations{held: map[events.RequestID]*held{}
 // Of says which log is applied from here on, by when it began, in ns since 1970.
 func (g *Generations) Of(created int64) { g.log = Instant(created) }
 
-// Now is the highest stream time seen, in ns since 1970.
-func (g *Generations) Now() int64 { return g.now }
-
 // Held is how many records are in memory, and Changed how many of them are still to be drained.
 func (g *Generations) Held() int { return len(g.held) }
 

@@ -417,7 +417,8 @@ func TestUsageOverHTTP(t *testing.T) {
 		t.Errorf("%d %s", status, text)
 	}
 	for query, want := range map[string]string{"by=week": "by", "from=x": "from", "to=yesterday": "to", "from=2020-01-01T00:00:00Z": "400 days",
-		"from=2026-03-02T10:00:00Z&to=2026-03-02T09:00:00Z": "before to", "format=xml": "format"} {
+		"from=2026-03-02T10:00:00Z&to=2026-03-02T09:00:00Z": "before to", "format=xml": "format",
+		"key=%00": "key", "model=%ff": "model", "key=" + strings.Repeat("k", 257): "key"} {
 		if status, text := ask(query, viewer); status != 400 || !strings.Contains(text, want) {
 			t.Errorf("%s: %d %s", query, status, text)
 		}

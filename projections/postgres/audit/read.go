@@ -16,10 +16,12 @@ import (
 	"github.com/weirhq/weir/projections/generation"
 )
 
-// maxLists bounds the lists that are read at once, so that they leave connections for what cannot wait; listFor bounds one.
+// maxLists bounds the lists that are read at once, so that they leave connections for what cannot wait; listFor bounds one, and listSlack
+// what it takes beside, or a server that does not answer at all.
 const (
-	maxLists = 2
-	listFor  = 5 * time.Second
+	maxLists  = 2
+	listFor   = 5 * time.Second
+	listSlack = 5 * time.Second
 )
 
 // The codes of PostgreSQL's errors that mean something here.
@@ -94,6 +96,8 @@ func (r *Reader) List(ctx context.Context, f *generation.Filter) ([]generation.S
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+	ctx, cancel := context.WithTimeout(ctx, listFor+listSlack)
+	defer cancel()
 	query, args := selection(f)
 	var all []generation.Summary
 	err := pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {

@@ -26,6 +26,12 @@ import (
 // MaxRows bounds one answer.
 const MaxRows = 50_000
 
+// maxReads bounds the answers that are read at once, so that they leave connections for what cannot wait, and readFor one of them.
+const (
+	maxReads = 2
+	readFor  = 10 * time.Second
+)
+
 // ErrMoved says that another has counted meanwhile: read the position again.
 var ErrMoved = errors.New("the usage tables have moved on")
 
@@ -54,13 +60,20 @@ type Counted struct {
 }
 
 // Table is the tables. Its methods may be called at the same time.
-type Table struct{ pool *pgxpool.Pool }
+type Table struct {
+	pool  *pgxpool.Pool
+	reads chan struct{}
+}
 
 // New gives the tables of a database with the schema's migrations applied.
-func New(pool *pgxpool.Pool) *Table { return &Table{pool} }
+func New(pool *pgxpool.Pool) *Table { return &Table{pool, make(chan struct{}, maxReads)} }
 
 // Position reads how far has been counted.
-func (t *Table) Position(ctx context.Context) (Position, error) { return position(ctx, t.pool, "") }
+func (t *Table) Position(ctx context.Context) (Position, error) {
+	ctx, cancel := context.WithTimeout(ctx, readFor)
+	defer cancel()
+	return position(ctx, t.pool, "")
+}
 
 // asker is a pool or a transaction.
 type asker interface {
@@ -248,6 +261,14 @@ func (t *Table) Rows(ctx context.Context, q Query) ([]Row, error) {
 	}
 	if name == "" {
 		return nil, fmt.Errorf("read usage: by %q: is neither hour nor day", q.By)
+	}
+	ctx, cancel := context.WithTimeout(ctx, readFor)
+	defer cancel()
+	select {
+	case t.reads <- struct{}{}:
+		defer func() { <-t.reads }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("read usage: wait for others: %w", ctx.Err())
 	}
 	rows, err := t.pool.Query(ctx, `SELECT start, org, workspace, key, model, price_version, requests, unsettled, corrections,
 			input_tokens, cached_tokens, cache_write_tokens, output_tokens, reasoning_tokens, cost_nano
