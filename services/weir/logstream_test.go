@@ -122,6 +122,11 @@ func TestOnlyOperatorsReadTheLog(t *testing.T) {
 	if code := ask(func(r *http.Request) { r.Header.Set("X-Forwarded-For", "10.0.0.9") }); code != http.StatusUnauthorized {
 		t.Errorf("another machine through a proxy got %d", code)
 	}
+	for header, value := range map[string]string{"Origin": "http://elsewhere.example", "Sec-Fetch-Site": "cross-site"} {
+		if code := ask(func(r *http.Request) { r.Header.Set(header, value) }); code != http.StatusUnauthorized {
+			t.Errorf("a page in a browser on this machine got %d with %s", code, header)
+		}
+	}
 	n.config.AdminKeys = [][32]byte{{1}}
 	if code := ask(func(*http.Request) {}); code != http.StatusUnauthorized {
 		t.Errorf("this machine without the admin key got %d", code)

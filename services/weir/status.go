@@ -175,6 +175,9 @@ func operator(r *http.Request, keys [][32]byte) bool {
 		if r.Header.Get("X-Forwarded-For") != "" || r.Header.Get("Forwarded") != "" || r.Header.Get("Via") != "" {
 			return false // a proxy on this machine speaks for somebody else
 		}
+		if r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "" {
+			return false // and a browser for a page, which may be anybody's
+		}
 		host, _, err := net.SplitHostPort(r.RemoteAddr)
 		return err == nil && net.ParseIP(host).IsLoopback()
 	}
