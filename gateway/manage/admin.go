@@ -45,16 +45,18 @@ func (h *Handler) admin() {
 	handle("POST /admin/orgs/{org}/credits", h.addCredit)
 	handle("POST /admin/orgs/{org}/repair", h.repair)
 	handle("GET /admin/fences", h.fences)
-	for _, s := range []struct {
-		path string
-		kind authority.Kind
-	}{{"workspaces", authority.KindWorkspace}, {"principals", authority.KindPrincipal}} {
-		at := "/admin/orgs/{org}/" + s.path
-		handle("GET "+at, func(w http.ResponseWriter, r *http.Request) error { return h.listScopes(w, r, s.kind) })
-		handle("POST "+at, func(w http.ResponseWriter, r *http.Request) error { return h.putScope(w, r, s.kind) })
-		handle("PUT "+at+"/{id}", func(w http.ResponseWriter, r *http.Request) error { return h.putScope(w, r, s.kind) })
-		handle("DELETE "+at+"/{id}", func(w http.ResponseWriter, r *http.Request) error { return h.deleteScope(w, r, s.kind) })
+	type act func(http.ResponseWriter, *http.Request, authority.Kind) error
+	of := func(kind authority.Kind, f act) func(http.ResponseWriter, *http.Request) error {
+		return func(w http.ResponseWriter, r *http.Request) error { return f(w, r, kind) }
 	}
+	handle("GET /admin/orgs/{org}/workspaces", of(authority.KindWorkspace, h.listScopes))
+	handle("POST /admin/orgs/{org}/workspaces", of(authority.KindWorkspace, h.putScope))
+	handle("PUT /admin/orgs/{org}/workspaces/{id}", of(authority.KindWorkspace, h.putScope))
+	handle("DELETE /admin/orgs/{org}/workspaces/{id}", of(authority.KindWorkspace, h.deleteScope))
+	handle("GET /admin/orgs/{org}/principals", of(authority.KindPrincipal, h.listScopes))
+	handle("POST /admin/orgs/{org}/principals", of(authority.KindPrincipal, h.putScope))
+	handle("PUT /admin/orgs/{org}/principals/{id}", of(authority.KindPrincipal, h.putScope))
+	handle("DELETE /admin/orgs/{org}/principals/{id}", of(authority.KindPrincipal, h.deleteScope))
 	h.adminUsers(handle)
 	h.adminKeys(handle)
 	h.adminHouse(handle)

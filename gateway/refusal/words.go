@@ -51,7 +51,7 @@ func (a *Answer) explain(r *events.Refusal) string {
 		return "insufficient daily token budget for requested max_tokens"
 	case gate.Spend:
 		_, _, dimension := r.Meter.Split()
-		return "spend cap reached: " + dollars(a.Limit) + " a " + strings.TrimPrefix(dimension, "spend-") + " of " + a.whose() + ", of which " + dollars(a.Used) + " is spent or held"
+		return "spend cap reached: " + dollars(a.Limit) + " a " + strings.TrimPrefix(dimension, "spend-") + " of " + a.whose() + ", of which " + dollars(a.Used) + " is spent or held, and this request may cost " + dollars(a.Requested)
 	case gate.Balance:
 		return "insufficient balance: the request may cost " + dollars(a.Requested)
 	case gate.Pause:

@@ -29,7 +29,7 @@ type credentialsCommand struct {
 // addCredentialCommand adds an identity to a credentials file.
 type addCredentialCommand struct {
 	Name   string   `arg:"" help:"What the process is called."`
-	Roles  []string `required:"" help:"What it does: gateway, projector, auditor, biller, operator, monitor."`
+	Roles  []string `required:"" help:"What it does: gateway, projector, auditor, biller, operator, monitor; consumer, of billing lines."`
 	File   string   `default:"credentials.yaml" type:"path" help:"The credentials file of who keeps the log; made if there is none."`
 	Secret string   `type:"path" help:"Where to write the secret; NAME.secret if not given." placeholder:"FILE"`
 	Keep   bool     `help:"Leave the secrets that it has valid, to change one without a pause."`
@@ -65,7 +65,11 @@ func (c *addCredentialCommand) Run(out io.Writer) error {
 	if c.Secret == "" {
 		c.Secret = c.Name + ".secret"
 	}
-	if err := access.WriteSecret(c.Secret, secret); err != nil {
+	err = access.WriteSecret(c.Secret, secret)
+	if errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("credentials: %s is there already: name another file with --secret, or remove it if no process uses it", c.Secret)
+	}
+	if err != nil {
 		return err
 	}
 	if err := replaceFile(c.File, all); err != nil {

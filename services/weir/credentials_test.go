@@ -33,7 +33,7 @@ func TestCredentials(t *testing.T) {
 		return s
 	}
 	add(0, "may join as gateway", "gw", "--roles", "gateway", "--secret", filepath.Join(dir, "first"))
-	add(1, "file exists", "gw", "--roles", "gateway", "--secret", filepath.Join(dir, "first"))
+	add(1, "name another file with --secret", "gw", "--roles", "gateway", "--secret", filepath.Join(dir, "first"))
 	add(1, `role "king"`, "gw", "--roles", "king", "--secret", filepath.Join(dir, "king"))
 	add(0, "may join", "gw", "--roles", "gateway", "--secret", filepath.Join(dir, "second"), "--keep")
 	add(0, "may join", "core", "--roles", "projector,auditor", "--secret", filepath.Join(dir, "core"))

@@ -119,16 +119,50 @@ func joinLog(ctx context.Context, url, credentials string) (*liveLog, error) {
 		}
 		options = append(journal.Options(name), secret.Options(access.Identity{Name: name, Roles: []access.Role{access.Monitor}})...)
 	}
-	conn, err := nats.Connect(url, options...)
+	refused := make(chan error, 1)
+	conn, err := nats.Connect(url, append(options, nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		select {
+		case refused <- err:
+		default: // the first one is told
+		}
+	}))...)
 	if err != nil {
 		return nil, fmt.Errorf("join the log at %s: %w", url, err)
 	}
 	l := &liveLog{conn: conn}
-	if l.log, err = journal.Open(ctx, conn, journal.Config{}); err != nil {
+	if l.log, err = journal.Open(ctx, conn, journal.Config{}); err == nil {
+		err = l.mayRead(ctx, refused)
+	}
+	if err != nil {
 		l.close()
 		return nil, err
 	}
 	return l, nil
+}
+
+// mayReadWithin bounds the question whether a tool may read the log. Who may not gets no answer.
+const mayReadWithin = 5 * time.Second
+
+// mayRead fails where the broker keeps the log from this process.
+func (l *liveLog) mayRead(ctx context.Context, refused <-chan error) error {
+	ctx, cancel := context.WithTimeout(ctx, mayReadWithin)
+	defer cancel()
+	answered := make(chan error, 1)
+	go func() {
+		_, err := l.conn.RequestWithContext(ctx, "$JS.API.DIRECT.GET."+l.log.Stream(), []byte(`{"seq":1}`))
+		answered <- err
+	}()
+	select {
+	case err := <-answered:
+		if err != nil {
+			return fmt.Errorf("read the log: %w", err)
+		}
+		return nil
+	case err := <-refused:
+		cancel()
+		<-answered
+		return fmt.Errorf("this process's secret may not read the log: use --credentials with one of the role operator (weir credentials add ops --roles operator, where the log is): %w", err)
+	}
 }
 
 // openDataDir runs the broker of a data directory that no process uses.

@@ -73,11 +73,11 @@ func mustRun(t *testing.T, args ...string) string {
 	return out
 }
 
-// liveBroker is a broker with a log, and a file with a monitor's secret.
+// liveBroker is a broker with a log, and files with a monitor's and a gateway's secret.
 type liveBroker struct {
-	dir, url, secret string
-	broker           *embedded.Broker
-	log              *journal.Log
+	dir, url, secret, gateway string
+	broker                    *embedded.Broker
+	log                       *journal.Log
 }
 
 func startLive(t *testing.T) *liveBroker {
@@ -91,7 +91,15 @@ func startLive(t *testing.T) *liveBroker {
 	if err := access.WriteSecret(l.secret, secret); err != nil {
 		t.Fatal(err)
 	}
-	l.broker, err = embedded.Start(t.Context(), embedded.Config{DataDir: l.dir, Listen: "127.0.0.1:0", Credentials: access.Credentials{Identities: []access.Credential{credential}}})
+	gateway, secret, err := access.NewCredentials("gw", access.Gateway)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.gateway = filepath.Join(t.TempDir(), "gateway.yaml")
+	if err := access.WriteSecret(l.gateway, secret); err != nil {
+		t.Fatal(err)
+	}
+	l.broker, err = embedded.Start(t.Context(), embedded.Config{DataDir: l.dir, Listen: "127.0.0.1:0", Credentials: access.Credentials{Identities: []access.Credential{credential, gateway}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,6 +218,9 @@ func TestWhereTheLogIs(t *testing.T) {
 	}
 	if _, err := runTool(t, "tail", "--no-follow", "--file", "x", "--log", l.url); err == nil {
 		t.Error("a file and a broker at once are taken")
+	}
+	if _, err := runTool(t, "tail", "--no-follow", "--log", l.url, "--credentials", l.gateway); err == nil || !strings.Contains(err.Error(), "may not read the log: use --credentials with one of the role operator") {
+		t.Errorf("a gateway's secret: %v", err)
 	}
 	remote := mustRun(t, "tail", "--no-follow", "--log", l.url, "--credentials", l.secret)
 	l.broker.Shutdown()
