@@ -62,8 +62,10 @@ func (h *Handler) admin() {
 	h.adminHouse(handle)
 }
 
-// isOperator says whether a request carries an operator's key. Every key is compared, each in constant time.
-func (h *Handler) isOperator(r *http.Request) bool {
+func (h *Handler) isOperator(r *http.Request) bool { return Operator(r, h.config.AdminKeys) }
+
+// Operator says whether a request carries an operator's key, of which keys has the SHA-256. Every key is compared, each in constant time.
+func Operator(r *http.Request, keys [][32]byte) bool {
 	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
 	token = strings.TrimSpace(token)
 	if !ok || !strings.EqualFold(scheme, "bearer") || token == "" || len(token) > authority.MaxRawKey {
@@ -71,8 +73,8 @@ func (h *Handler) isOperator(r *http.Request) bool {
 	}
 	hash := authority.HashKey(token)
 	found := 0
-	for i := range h.config.AdminKeys {
-		found |= subtle.ConstantTimeCompare(hash[:], h.config.AdminKeys[i][:])
+	for i := range keys {
+		found |= subtle.ConstantTimeCompare(hash[:], keys[i][:])
 	}
 	return found == 1
 }

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,6 +13,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/weirhq/weir/gateway/manage"
 	"github.com/weirhq/weir/projections/admission"
 	"github.com/weirhq/weir/projections/projector"
 	"github.com/weirhq/weir/services/config"
@@ -181,13 +180,7 @@ func operator(r *http.Request, keys [][32]byte) bool {
 		host, _, err := net.SplitHostPort(r.RemoteAddr)
 		return err == nil && net.ParseIP(host).IsLoopback()
 	}
-	_, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	hash := sha256.Sum256([]byte(strings.TrimSpace(token)))
-	found := 0
-	for i := range keys {
-		found |= subtle.ConstantTimeCompare(hash[:], keys[i][:])
-	}
-	return found == 1
+	return manage.Operator(r, keys)
 }
 
 // statusCommand asks a running process how it is.
