@@ -16,15 +16,18 @@ type sealCommand struct {
 	Rotate sealRotate `cmd:"" help:"Seal every credential anew with the first key, so that the others can be taken away."`
 }
 
+// keyMoment names a key: two of one day are two.
+const keyMoment = "2006-01-02T150405Z"
+
 type sealKeygen struct {
-	ID string `help:"What the key is called; by default the day."`
+	ID string `help:"What the key is called; by default when it was made."`
 }
 
 // Run prints a key.
 func (c *sealKeygen) Run(out io.Writer) error {
 	id := c.ID
 	if id == "" {
-		id = time.Now().UTC().Format(time.DateOnly)
+		id = time.Now().UTC().Format(keyMoment)
 	}
 	text, err := seal.NewKey(id, rand.Reader)
 	if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -71,6 +72,21 @@ func (n *node) reload() {
 	}
 }
 
+// checkSecrets reads what a process would read when it starts: the keys that credentials are sealed with, and who may join the log.
+func checkSecrets(cfg *config.Config) error {
+	_, faults := cfg.Seal.Keys(os.Getenv)
+	switch {
+	case cfg.Log.Credentials == "":
+	case cfg.Log.URL != "":
+		_, err := access.ReadSecret(cfg.Log.Credentials)
+		faults = errors.Join(faults, err)
+	default:
+		_, err := access.ReadCredentials(cfg.Log.Credentials)
+		faults = errors.Join(faults, err)
+	}
+	return faults
+}
+
 // checkCommand validates configuration, keys and policies without serving.
 type checkCommand struct{}
 
@@ -85,7 +101,7 @@ func (c *checkCommand) Run(cli *cli, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := gateway.CheckUpstreams(snapshot); err != nil {
+	if err := errors.Join(gateway.CheckUpstreams(snapshot), checkSecrets(cfg)); err != nil {
 		return err
 	}
 	for _, w := range append(warnings, more...) {
