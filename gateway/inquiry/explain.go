@@ -109,6 +109,7 @@ func (h *Handler) explain(w http.ResponseWriter, r *http.Request, who manage.Cal
 	if err != nil {
 		return late(within, err, instead)
 	}
+	done()
 	if !who.Operator {
 		story = story.For(string(who.Org))
 	}

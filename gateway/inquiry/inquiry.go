@@ -26,6 +26,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/weirhq/weir/events"
@@ -107,7 +108,8 @@ func Mount(door Door, config Config) *Handler {
 	return h
 }
 
-// reading lets one question read the log, for a bounded time; done gives the place back.
+// reading lets one question read the log, for a bounded time; done gives the place back, before the answer is sent: who reads it slowly must
+// not keep others from asking. It may be called again.
 func (h *Handler) reading(ctx context.Context) (within context.Context, done func(), err error) {
 	if h.config.Log == nil {
 		return nil, nil, manage.Refused(http.StatusServiceUnavailable, "no_log", "this process does not read the log: ask one with the role broker, projector, auditor or biller", 0)
@@ -118,7 +120,7 @@ func (h *Handler) reading(ctx context.Context) (within context.Context, done fun
 		return nil, nil, manage.Refused(http.StatusServiceUnavailable, "busy", "others are reading the log: come again", comeAgain)
 	}
 	within, cancel := context.WithTimeout(ctx, AnswerWithin)
-	return within, func() { cancel(); <-h.readers }, nil
+	return within, sync.OnceFunc(func() { cancel(); <-h.readers }), nil
 }
 
 // late turns the end of the time for an answer into words.

@@ -170,6 +170,7 @@ func (h *Handler) simulate(w http.ResponseWriter, r *http.Request, who manage.Ca
 	} else if err != nil {
 		err = late(within, err, "give a later since, or use weir simulate")
 	}
+	done()
 	switch {
 	case err != nil && lines: // the status has been sent
 		return json.NewEncoder(w).Encode(map[string]any{"failure": map[string]string{"error": err.Error()}})
