@@ -407,7 +407,11 @@ func request(t testing.TB, nc *nats.Conn, subject string, q projector.Question) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := nc.Request(subject, body, patience)
+	var m *nats.Msg
+	eventually(t, "somebody answers", func() bool { // a subscription takes a moment to be known everywhere
+		m, err = nc.Request(subject, body, patience)
+		return !errors.Is(err, nats.ErrNoResponders)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
