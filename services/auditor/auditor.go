@@ -64,7 +64,7 @@ func (a *Auditor) Status() Status {
 	return a.status
 }
 
-// Ratio gives what this auditor has learned of a model's tokens per byte.
+// Ratio gives what this auditor has learned of a model's tokens per byte, while it is the one that writes.
 func (a *Auditor) Ratio(model string) estimator.Ratio {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -26,7 +26,7 @@ type Ratios struct {
 	ratios map[string]estimator.Ratio
 }
 
-// NewRatios makes ratios that know nothing; Run fills them.
+// NewRatios makes ratios that know nothing; Load fills them, and Run keeps them so.
 func NewRatios(nc *nats.Conn) *Ratios { return &Ratios{nc: nc} }
 
 // Ratio gives a model's tokens per byte.
@@ -39,23 +39,33 @@ func (r *Ratios) Ratio(model string) estimator.Ratio {
 	return estimator.FirstRatio
 }
 
-// Run reads the bucket again and again until ctx ends. While it cannot be read the last known ratios hold. The error is of a connection
-// that JetStream cannot use.
-func (r *Ratios) Run(ctx context.Context) error {
+// Load reads the bucket once. That there is none is no error: then nothing was learned.
+func (r *Ratios) Load(ctx context.Context) error {
 	js, err := jetstream.New(r.nc)
 	if err != nil {
 		return fmt.Errorf("read what was learned of models: %w", err)
 	}
+	all, err := look(ctx, js)
+	switch {
+	case errors.Is(err, jetstream.ErrBucketNotFound):
+		return nil
+	case err != nil:
+		return fmt.Errorf("read what was learned of models: %w", err)
+	}
+	ratios := make(map[string]estimator.Ratio, len(all))
+	for _, l := range all {
+		ratios[l.Model] = l.Ratio
+	}
+	r.mu.Lock()
+	r.ratios = ratios
+	r.mu.Unlock()
+	return nil
+}
+
+// Run reads the bucket again and again until ctx ends. While it cannot be read the last known ratios hold.
+func (r *Ratios) Run(ctx context.Context) error {
 	for {
-		if all, err := look(ctx, js); err == nil {
-			ratios := make(map[string]estimator.Ratio, len(all))
-			for _, l := range all {
-				ratios[l.Model] = l.Ratio
-			}
-			r.mu.Lock()
-			r.ratios = ratios
-			r.mu.Unlock()
-		}
+		_ = r.Load(ctx) // the last known ones hold
 		if follow.Pause(ctx, lookEvery) != nil {
 			return nil
 		}

@@ -84,7 +84,7 @@ type node struct {
 	projector *projector.Projector
 	auditor   *auditor.Auditor
 	biller    *biller.Biller
-	ratios    *auditor.Ratios // where no auditor learns in this process
+	ratios    *auditor.Ratios // as they are kept
 	view      *kv.View
 	gateway   *gateway.Gateway
 	ledger    *ledger.Ledger
@@ -149,6 +149,10 @@ func (n *node) start(ctx context.Context) (err error) {
 		return err
 	}
 	if n.has(roleGateway) {
+		n.ratios = auditor.NewRatios(n.conn)
+		if err := n.ratios.Load(opening); err != nil {
+			n.logger.Warn("estimates begin with what nothing is known of", "error", err)
+		}
 		dynamic, err := n.dynamic(opening)
 		if err != nil {
 			return err
@@ -202,8 +206,6 @@ func (n *node) project() (err error) {
 			return err
 		}
 		registerAuditor(n.registry, n.auditor)
-	} else if n.has(roleGateway) {
-		n.ratios = auditor.NewRatios(n.conn)
 	}
 	return n.bill()
 }
@@ -268,10 +270,15 @@ func (n *node) mayFence(ctx context.Context) error {
 
 // ratio gives where learned tokens per byte come from.
 func (n *node) ratio() func(model string) estimate.Ratio {
-	if n.auditor != nil {
-		return n.auditor.Ratio
+	if n.auditor == nil {
+		return n.ratios.Ratio
 	}
-	return n.ratios.Ratio
+	return func(model string) estimate.Ratio {
+		if n.auditor.Status().Active { // it knows them first
+			return n.auditor.Ratio(model)
+		}
+		return n.ratios.Ratio(model)
+	}
 }
 
 // connect joins the log, which is in this process unless the configuration names another.

@@ -27,7 +27,12 @@ func must(t *testing.T, err error) {
 // upstreamOf runs a model that answers in both wire formats until the test ends, and gives its base URL.
 func upstreamOf(t *testing.T) string {
 	t.Helper()
-	p, err := provider.New(provider.Config{Script: "tokens=4"})
+	return scriptedUpstream(t, "tokens=4")
+}
+
+func scriptedUpstream(t *testing.T, script string) string {
+	t.Helper()
+	p, err := provider.New(provider.Config{Script: script})
 	must(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
