@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,14 +21,15 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+
+	"github.com/weirhq/weir/test/debian"
 )
 
 // Bounds of waiting.
 const (
-	startWithin   = time.Minute
-	stepWithin    = time.Minute
-	lookEvery     = 20 * time.Millisecond
-	installWithin = 5 * time.Minute
+	startWithin = time.Minute
+	stepWithin  = time.Minute
+	lookEvery   = 20 * time.Millisecond
 )
 
 // Screenshots is the variable that names the folder in which screenshots are kept. Without it none are taken.
@@ -277,7 +277,7 @@ func find() (string, error) {
 	if path := installed(); path != "" {
 		return path, nil
 	}
-	if err := install(); err != nil {
+	if err := debian.Install("chromium", "fonts-dejavu-core"); err != nil {
 		return "", fmt.Errorf("no browser: set CHROMIUM to a Chromium, or install the package chromium: %w", err)
 	}
 	if path := installed(); path != "" {
@@ -293,20 +293,4 @@ func installed() string {
 		}
 	}
 	return ""
-}
-
-func install() error {
-	if os.Geteuid() != 0 {
-		return errors.New("it takes root to install it here")
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), installWithin)
-	defer cancel()
-	for _, args := range [][]string{{"update"}, {"install", "-y", "--no-install-recommends", "chromium", "fonts-dejavu-core"}} {
-		cmd := exec.CommandContext(ctx, "apt-get", args...)
-		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("apt-get %s: %w\n%s", strings.Join(args, " "), err, out)
-		}
-	}
-	return nil
 }

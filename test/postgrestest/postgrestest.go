@@ -23,13 +23,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weirhq/weir/test/debian"
 )
 
-// startWithin bounds the start of a server, installWithin that of its installation.
-const (
-	startWithin   = 30 * time.Second
-	installWithin = 5 * time.Minute
-)
+// startWithin bounds the start of a server.
+const startWithin = 30 * time.Second
 
 // server is started once for a test binary.
 var server struct {
@@ -100,7 +99,7 @@ func programs() (bin string, err error) {
 	if bin = binaries(); bin != "" {
 		return bin, nil
 	}
-	if err := install(); err != nil {
+	if err := debian.Install("postgresql"); err != nil {
 		return "", fmt.Errorf("no PostgreSQL: set TEST_DATABASE_URL to a server, or install the package postgresql: %w", err)
 	}
 	if bin = binaries(); bin == "" {
@@ -125,22 +124,6 @@ func binaries() string {
 func version(initdb string) int {
 	n, _ := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(initdb))))
 	return n
-}
-
-func install() error {
-	if os.Geteuid() != 0 {
-		return errors.New("it takes root to install it here")
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), installWithin)
-	defer cancel()
-	for _, args := range [][]string{{"update"}, {"install", "-y", "--no-install-recommends", "postgresql"}} {
-		cmd := exec.CommandContext(ctx, "apt-get", args...)
-		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("apt-get %s: %w\n%s", strings.Join(args, " "), err, out)
-		}
-	}
-	return nil
 }
 
 // notRoot gives the folder to a user that is not root, as whom the server runs: it refuses to run as root.
