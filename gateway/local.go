@@ -117,8 +117,11 @@ func (x *exchange) granted(r *outage.Request) *outage.Decision {
 	}
 	x.s.config.Meters.unusable.WithLabelValues("outage_" + string(d.Reason)).Inc()
 	why := "the log is out of reach, and what this gateway may admit without it is used up, please retry"
-	if d.Reason == outage.Closed {
+	switch {
+	case d.Reason == outage.Closed:
 		why = "the log is out of reach, and nothing is admitted without it here, please retry"
+	case d.Reason == outage.TooLarge && d.Retry == 0: // the request alone
+		why = "the log is out of reach, and without it this gateway admits few tokens: with a smaller max_tokens the request may pass, or later, please retry"
 	}
 	a := refusal.OfLog(why, d.Retry.Milliseconds())
 	x.refuse(&a)

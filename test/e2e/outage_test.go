@@ -13,7 +13,7 @@ import (
 func TestNobodyWaitsForALogThatIsAway(t *testing.T) {
 	t.Parallel() // it mostly waits
 	s := stack.New(t, stack.Config{Gateways: 2, Settings: stack.Settings{
-		Weir: `models: [{id: m, max_output_tokens: 4096, local: {engine: vllm, replicas: ["{{upstream}}"]}}]`}})
+		Weir: `models: [{id: m, max_output_tokens: 4096, local: {engine: vllm, replicas: ["{{upstream}}"]}}, {id: vast, local: {engine: vllm, replicas: ["{{upstream}}"]}}]`}})
 	g := s.Gateways[1]
 	s.Broker.Shutdown()
 	stack.Eventually(t, "the gateway knows", func() bool { out, _ := g.Outage(); return out })
@@ -21,6 +21,10 @@ func TestNobodyWaitsForALogThatIsAway(t *testing.T) {
 	a := stack.Do(t, stack.Request{URL: g.URL + "/v1/chat/completions", Key: "demo", Body: chat("m", `"max_tokens":8,`)})
 	if a.Status != http.StatusOK || a.Header.Get("X-Tm-Admission-Mode") != "bounded_local" {
 		t.Fatalf("status %d, mode %q: %s", a.Status, a.Header.Get("X-Tm-Admission-Mode"), a.Body)
+	}
+	// One that declares nothing, of a model that says nothing, may use more than the whole allowance.
+	if a := stack.Do(t, stack.Request{URL: g.URL + "/v1/chat/completions", Key: "demo", Body: chat("vast", "")}); a.Status != http.StatusServiceUnavailable || !strings.Contains(string(a.Body), "with a smaller max_tokens the request may pass") {
+		t.Errorf("more than the allowance: status %d: %s", a.Status, a.Body)
 	}
 	stats := g.Book().Stats()
 	if n := stats.Reserved.Load() - reserved; n != 0 || stats.Local.Load() != 1 {
