@@ -63,6 +63,9 @@ const openWithin = 30 * time.Second
 // mayWithin bounds the question whether this process may manage.
 const mayWithin = 5 * time.Second
 
+// joinWithin is how long it waits for servers that do not answer at all.
+const joinWithin = 10 * time.Second
+
 // openPause is between two looks for a log that another process is about to make.
 const openPause = 100 * time.Millisecond
 
@@ -317,13 +320,18 @@ func (n *node) connect(ctx context.Context) (err error) {
 
 // join connects to another's log, which may be about to start.
 func (n *node) join(ctx context.Context, options []nats.Option) (err error) {
-	for {
+	ctx, cancel := context.WithTimeout(ctx, joinWithin)
+	defer cancel()
+	for waits := false; ; waits = true {
 		if n.conn, err = nats.Connect(n.config.Log.URL, options...); err == nil {
 			return nil
 		}
 		err = fmt.Errorf("join the log at %s: %w", n.config.Log.URL, err)
 		if !errors.Is(err, nats.ErrNoServers) { // it answers, and does not let this process in
 			return err
+		}
+		if !waits {
+			n.logger.Warn("waits for the log", "error", err)
 		}
 		select {
 		case <-ctx.Done():
