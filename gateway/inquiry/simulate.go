@@ -220,7 +220,7 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, who manage.Caller
 	decoder := json.NewDecoder(bytes.NewReader([]byte(text)))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&in); err != nil || decoder.Decode(&struct{}{}) != io.EOF {
-		return config, manage.Invalid("body", "", fmt.Sprintf("must be one JSON object with limits, scale and since: %v", err))
+		return config, manage.Invalid("body", "", `must be one JSON object with limits, scale and since, such as {"limits": {"org/acme/rpm": 600}, "scale": "2x", "since": "24h"}`)
 	}
 	if in.Scale == "" {
 		in.Scale = "1x"

@@ -360,6 +360,9 @@ func (s *Simulation) reserve(r *events.Record, d *events.Reserve, recorded *orig
 	if s.spare == nil {
 		s.spare = &events.Reserve{}
 	}
+	if offset != 0 { // a copy, whose gateway would know what was changed since
+		d.Fence = max(d.Fence, s.sim.Fence(d.Org))
+	}
 	rec := *r
 	if s.own(d.Org) {
 		rec.Data = s.config.Limits.apply(d, s.spare)

@@ -177,6 +177,22 @@ func TestScaleCopiesRequests(t *testing.T) {
 	}
 }
 
+// TestCopiesKnowWhatWasChanged: a copy comes after changes that the request came before, and is not refused for that.
+func TestCopiesKnowWhatWasChanged(t *testing.T) {
+	l := eventstest.NewLog(1_780_000_000_000_000_000)
+	var log []events.Record
+	for i := range 20 {
+		id := eventstest.RequestID(i)
+		asks := eventstest.Reserve(id, eventstest.Slot("org/acme/concurrency", 1<<40))
+		asks.Fence = int64(i)
+		log = append(log, l.Add(asks), l.Add(eventstest.Final(id, 10, 5, 100)), l.Add(eventstest.Release(id)), l.Add(&events.Fence{Org: asks.Org, Version: int64(i) + 1}))
+	}
+	s, _ := simulate(t, log, SimulationConfig{Scale: 2 * ScaleOnce})
+	if r := s.Report(); r.Simulated.Asked != 40 || r.Simulated.Refused != 0 {
+		t.Errorf("%+v", r.Simulated)
+	}
+}
+
 // TestNewlyAdmittedEnds: a request that was refused and is now admitted holds its slot for the median life of its model, then lets go.
 func TestNewlyAdmittedEnds(t *testing.T) {
 	l := eventstest.NewLog(1_780_000_000_000_000_000)
