@@ -1,6 +1,7 @@
 package authority
 
 import (
+	"cmp"
 	"fmt"
 	"sort"
 	"strings"
@@ -35,6 +36,9 @@ func Build(d *Declared, auth *Auth, policies *Policies) (*Snapshot, []Warning, e
 	b.prices()
 	if auth.Mode == ModeDynamic && d.AdminKeys == 0 {
 		b.warn(Pos{File: auth.File}, "api.mode", "dynamic: without an admin key nobody can make keys")
+	}
+	if auth.Mode == ModeNone && d.Reachable {
+		b.warn(Pos{File: cmp.Or(auth.File, "auth.yaml")}, "api.mode", "none: whoever can reach this address may use every model, without a key")
 	}
 	if err := b.faults.Err(); err != nil {
 		return nil, b.warnings, err

@@ -253,6 +253,11 @@ func TestWarningsBetweenFiles(t *testing.T) {
 	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0].String(), "without an admin key nobody can make keys") {
 		t.Errorf("%v %v", warnings, err)
 	}
+	for reachable, want := range map[bool]int{false: 0, true: 1} {
+		if _, warnings, err = build(&authority.Declared{Reachable: reachable}, "api: {mode: none}\n"); err != nil || len(warnings) != want {
+			t.Errorf("without keys, reachable %v: %v %v", reachable, warnings, err)
+		}
+	}
 }
 
 func TestEveryFaultBetweenFilesAtOnce(t *testing.T) {

@@ -12,6 +12,7 @@ type Declared struct {
 	Connections []*Connection
 	Pools       []DeclaredPool
 	AdminKeys   int   // how many admin keys there are
+	Reachable   bool  // whether other machines can reach the API
 	BYOKFee     int64 // what requests at accounts of the org's own cost, in millionths of the price
 }
 

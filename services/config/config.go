@@ -313,7 +313,7 @@ func address(s string) string {
 // Authority is what the file declares of authority.
 func (c *Config) Authority() *authority.Declared {
 	return &authority.Declared{File: c.File, Platform: c.Platform, Defaults: c.Defaults, Orgs: c.Orgs, Models: c.Models,
-		Connections: c.Connections, Pools: c.Pools, AdminKeys: len(c.AdminKeys), BYOKFee: c.BYOKFee}
+		Connections: c.Connections, Pools: c.Pools, AdminKeys: len(c.AdminKeys), Reachable: !loopback(c.Listen), BYOKFee: c.BYOKFee}
 }
 
 // Source is where the static authority comes from: the declared part and the files.
@@ -331,6 +331,12 @@ func (c *Config) Mode() (authority.Mode, error) {
 		return "", err
 	}
 	return auth.Mode, nil
+}
+
+// loopback says whether an address is of this machine alone.
+func loopback(address string) bool {
+	host, _, _ := net.SplitHostPort(address)
+	return host == "localhost" || net.ParseIP(host).IsLoopback()
 }
 
 // relative makes a path of the file relative to the file's directory.

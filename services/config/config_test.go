@@ -395,3 +395,12 @@ func TestSealKeys(t *testing.T) {
 		}
 	}
 }
+
+// TestWhoCanReachIt: addresses beside those of the machine itself can be reached by others.
+func TestWhoCanReachIt(t *testing.T) {
+	for listen, reachable := range map[string]bool{"127.0.0.1:1": false, "[::1]:1": false, "localhost:1": false, "0.0.0.0:1": true, ":1": true, "10.0.0.1:1": true, "weir.example:1": true} {
+		if c := (&Config{Listen: listen}); c.Authority().Reachable != reachable {
+			t.Errorf("%s: reachable %v", listen, !reachable)
+		}
+	}
+}
