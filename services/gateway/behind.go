@@ -19,6 +19,9 @@ const (
 	// behindEvery is how often fences are compared. An org is behind its fence when it is so twice: in between, a change is being made.
 	behindEvery = 2 * time.Second
 
+	// askedAtOnce bounds the orgs that the fold is asked of at once: while it answers, nobody is admitted.
+	askedAtOnce = 1000
+
 	// maxBehind bounds the orgs that are named.
 	maxBehind = 100
 )
@@ -102,19 +105,35 @@ func (b *behind) fences(ctx context.Context, s *authority.Snapshot) map[events.O
 	}
 	ctx, cancel := context.WithTimeout(ctx, behindEvery)
 	defer cancel()
-	above, err := projector.Query(ctx, b.g.c.Projector, func(f *admission.Fold) map[events.Org]int64 {
-		above := map[events.Org]int64{}
-		for org := range s.Orgs {
-			if fence := f.Fence(org); fence > s.Fence(org) {
-				above[org] = fence
-			}
-		}
-		return above
-	})
+	above, err := above(s, func(look fenceLook) (map[events.Org]int64, error) { return projector.Query(ctx, b.g.c.Projector, look) })
 	if err != nil {
 		return nil
 	}
 	return above
+}
+
+// fenceLook gives the fences of some orgs that are above their versions.
+type fenceLook = func(*admission.Fold) map[events.Org]int64
+
+// above asks for the fences of all orgs that are above their versions, of a bounded number at once.
+func above(s *authority.Snapshot, ask func(fenceLook) (map[events.Org]int64, error)) (map[events.Org]int64, error) {
+	all := map[events.Org]int64{}
+	for orgs := range slices.Chunk(slices.Collect(maps.Keys(s.Orgs)), askedAtOnce) {
+		above, err := ask(func(f *admission.Fold) map[events.Org]int64 {
+			above := map[events.Org]int64{}
+			for _, org := range orgs {
+				if fence := f.Fence(org); fence > s.Fence(org) {
+					above[org] = fence
+				}
+			}
+			return above
+		})
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(all, above)
+	}
+	return all, nil
 }
 
 // Behind lists the orgs that are behind their fence, as far as this process knows.
