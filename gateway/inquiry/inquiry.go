@@ -71,6 +71,7 @@ type Usage interface {
 // Door is where people come in: a *manage.Handler.
 type Door interface {
 	Serve(pattern string, f func(http.ResponseWriter, *http.Request, manage.Caller) error)
+	Words(r *http.Request, err error) string
 }
 
 // Config is what questions are answered from.
@@ -93,13 +94,14 @@ type Config struct {
 
 // Handler answers.
 type Handler struct {
+	door    Door
 	config  Config
 	readers chan struct{}
 }
 
 // Mount adds the endpoints to a door.
 func Mount(door Door, config Config) *Handler {
-	h := &Handler{config: config, readers: make(chan struct{}, MaxReaders)}
+	h := &Handler{door: door, config: config, readers: make(chan struct{}, MaxReaders)}
 	door.Serve("GET /api/explain", h.explain)
 	door.Serve("POST /api/simulate", h.simulate)
 	door.Serve("GET /api/usage", h.usage)

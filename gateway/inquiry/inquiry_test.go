@@ -2,6 +2,7 @@ package inquiry
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/events/eventstest"
 	"github.com/weirhq/weir/gateway/manage"
 	"github.com/weirhq/weir/projections/admission"
 )
@@ -20,6 +22,50 @@ func (nothing) Read(context.Context, uint64, func(*events.Record) error) error  
 func (nothing) SeqAt(context.Context, int64) (uint64, error)                                { return 0, nil }
 func (nothing) FoldBefore(context.Context, uint64) (*admission.Fold, error)                 { return nil, nil }
 func (nothing) Serve(string, func(http.ResponseWriter, *http.Request, manage.Caller) error) {}
+func (nothing) Words(_ *http.Request, err error) string                                     { return "told of " + err.Error() }
+
+// torn is a log that cannot be read beyond some records.
+type torn struct {
+	nothing
+	records int
+}
+
+func (l torn) Read(_ context.Context, _ uint64, each func(*events.Record) error) error {
+	log := eventstest.NewLog(0)
+	for range l.records {
+		r := log.Add(&events.Fence{Org: eventstest.Org, Version: 1})
+		if err := each(&r); err != nil {
+			return err
+		}
+	}
+	return errTorn
+}
+
+var errTorn = errors.New("torn")
+
+// simulating asks for a simulation.
+func simulating(accept string) *http.Request {
+	r := httptest.NewRequest("POST", "/api/simulate", strings.NewReader(`{"scale":"2x"}`))
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", accept)
+	return r
+}
+
+// A failure has a status of its own until a line has been sent, and then is a line in the words of the door.
+func TestASimulationThatFails(t *testing.T) {
+	var clock time.Time
+	now := func() time.Time { clock = clock.Add(progressEvery); return clock }
+	for records, line := range map[int]string{1: "", lookAtClock: `{"failure":{"error":"told of torn"}}`} {
+		w := httptest.NewRecorder()
+		err := Mount(nothing{}, Config{Log: torn{records: records}, Now: now}).simulate(w, simulating("application/x-ndjson"), manage.Caller{Operator: true})
+		if line == "" && (!errors.Is(err, errTorn) || w.Body.Len() > 0) {
+			t.Errorf("before a line: %v, sent %q", err, w.Body)
+		}
+		if lines := strings.Split(strings.TrimSpace(w.Body.String()), "\n"); line != "" && (err != nil || len(lines) != 2 || lines[1] != line) {
+			t.Errorf("after a line: %v, sent %q", err, w.Body)
+		}
+	}
+}
 
 // slowly is a client that reads slowly: something happens before it has taken anything in.
 type slowly struct {
@@ -36,16 +82,13 @@ func (s slowly) Write(p []byte) (int, error) {
 func TestASlowClientKeepsNobodyFromAsking(t *testing.T) {
 	h := Mount(nothing{}, Config{Log: nothing{}, Now: time.Now})
 	for _, accept := range []string{"", "application/x-ndjson"} {
-		r := httptest.NewRequest("POST", "/api/simulate", strings.NewReader(`{"scale":"2x"}`))
-		r.Header.Set("Content-Type", "application/json")
-		r.Header.Set("Accept", accept)
 		wrote := false
 		w := slowly{httptest.NewRecorder(), func() {
 			if wrote = true; len(h.readers) != 0 {
 				t.Errorf("%q: it holds %d places while it answers", accept, len(h.readers))
 			}
 		}}
-		if err := h.simulate(w, r, manage.Caller{Operator: true}); err != nil || !wrote || w.Code != http.StatusOK {
+		if err := h.simulate(w, simulating(accept), manage.Caller{Operator: true}); err != nil || !wrote || w.Code != http.StatusOK {
 			t.Errorf("%q: %v, wrote %t: %d %s", accept, err, wrote, w.Code, w.Body)
 		}
 	}

@@ -143,7 +143,7 @@ type progress struct {
 // simulate answers POST /api/simulate: what other limits or more load would have done to recorded traffic. Operators simulate all of it;
 // owners and admins of an org that org's requests under the org's own limits, while others' come as they came. With Accept:
 // application/x-ndjson the answer is lines: {"progress": {"records", "at"}} about once a second, and last {"report", "text"} or
-// {"failure": {"error"}}.
+// {"failure": {"error"}} if it fails after a line was sent.
 func (h *Handler) simulate(w http.ResponseWriter, r *http.Request, who manage.Caller) error {
 	if !who.Operator && !who.Role.Writes() {
 		return manage.Refused(http.StatusForbidden, "forbidden", "the role "+string(who.Role)+" reads: owners and admins simulate", 0)
@@ -172,8 +172,8 @@ func (h *Handler) simulate(w http.ResponseWriter, r *http.Request, who manage.Ca
 	}
 	done()
 	switch {
-	case err != nil && lines: // the status has been sent
-		return json.NewEncoder(w).Encode(map[string]any{"failure": map[string]string{"error": err.Error()}})
+	case err != nil && watch.told: // the status has been sent
+		return watch.out.Encode(map[string]any{"failure": map[string]string{"error": h.door.Words(r, err)}})
 	case err != nil:
 		return err
 	case lines:
@@ -190,6 +190,7 @@ type watcher struct {
 	to    *http.ResponseController
 	count int64
 	shown time.Time
+	told  bool
 }
 
 func (p *watcher) step(r *events.Record) error {
@@ -203,7 +204,7 @@ func (p *watcher) step(r *events.Record) error {
 	if now.Sub(p.shown) < progressEvery {
 		return nil
 	}
-	p.shown = now
+	p.shown, p.told = now, true
 	if err := p.out.Encode(map[string]progress{"progress": {p.count, string(events.AppendTime(nil, r.At))}}); err != nil {
 		return err
 	}

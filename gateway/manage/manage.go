@@ -159,8 +159,11 @@ type failed struct {
 	Current *string `json:"current_version,omitempty"`
 }
 
-// fail answers with what went wrong.
-func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
+// Words gives what may be told of an error to whoever asked, and logs what may not.
+func (h *Handler) Words(r *http.Request, err error) string { return h.problem(r, err).message }
+
+// problem makes an answer of an error, and logs what the answer does not say.
+func (h *Handler) problem(r *http.Request, err error) *problem {
 	p, ok := errors.AsType[*problem](err)
 	switch {
 	case ok:
@@ -173,9 +176,15 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		}
 		h.config.Logger.Warn("management is refused", "path", r.URL.Path, "error", err)
 	default:
-		p = problemf(http.StatusInternalServerError, "internal_error", "the change failed")
+		p = problemf(http.StatusInternalServerError, "internal_error", "this failed here, and the log of this process says why")
 		h.config.Logger.Error("management failed", "path", r.URL.Path, "error", err)
 	}
+	return p
+}
+
+// fail answers with what went wrong.
+func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
+	p := h.problem(r, err)
 	body := failed{Error: p.message, Code: p.code, Current: p.current}
 	if len(p.faults) > 0 {
 		body.Field, body.Value, body.Rule = p.faults[0].Field, p.faults[0].Value, p.faults[0].Rule
