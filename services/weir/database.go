@@ -23,6 +23,7 @@ import (
 const (
 	migrateWithin = 10 * time.Minute // a large table is rewritten
 	databasePause = 500 * time.Millisecond
+	databaseFor   = 10 * time.Second // until it is said that a database does not answer
 )
 
 // openDatabase opens the database that the configuration names, if it names one, and refuses a schema that this binary does not know.
@@ -35,7 +36,7 @@ func (n *node) openDatabase(ctx context.Context) (err error) {
 		return err
 	}
 	for {
-		why, err := postgres.Fits(ctx, n.pool, sql.Migrations)
+		why, err := n.fits(ctx)
 		if err == nil && why != "" {
 			return errors.New(why)
 		}
@@ -49,6 +50,13 @@ func (n *node) openDatabase(ctx context.Context) (err error) {
 		case <-time.After(databasePause):
 		}
 	}
+}
+
+// fits says why the database's schema is not one to work with, if it is not.
+func (n *node) fits(ctx context.Context) (why string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, databaseFor)
+	defer cancel()
+	return postgres.Fits(ctx, n.pool, sql.Migrations)
 }
 
 // audited is where the auditor keeps records; nil without a database: then in a bucket.

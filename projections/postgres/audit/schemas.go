@@ -43,6 +43,8 @@ type querier interface {
 
 // List gives the schemas, in the order in which they were made.
 func List(ctx context.Context, q querier) ([]Schema, error) {
+	ctx, cancel := context.WithTimeout(ctx, readFor)
+	defer cancel()
 	rows, err := q.Query(ctx, "SELECT n, name, state, changed_at FROM audit_schemas ORDER BY n")
 	if err != nil {
 		return nil, fmt.Errorf("list the audit schemas: %w", err)
@@ -56,6 +58,8 @@ func List(ctx context.Context, q querier) ([]Schema, error) {
 
 // serving gives the schema that serves; found is false before the first is made.
 func serving(ctx context.Context, q querier) (s Schema, found bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readFor)
+	defer cancel()
 	err = q.QueryRow(ctx, "SELECT n, name, state, changed_at FROM audit_schemas WHERE state = 'serving'").Scan(&s.N, &s.Name, &s.State, &s.Changed)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return s, false, nil
@@ -66,23 +70,42 @@ func serving(ctx context.Context, q querier) (s Schema, found bool, err error) {
 	return s, true, nil
 }
 
+// lockKey is of who makes, switches or drops audit schemas of this base schema.
+const lockKey = "hashtextextended('weir audit ' || current_schema(), 0)"
+
 // locked runs f while no other process makes, switches or drops audit schemas of this base schema.
 func locked(ctx context.Context, pool *pgxpool.Pool, f func(*pgxpool.Conn) error) error {
-	conn, err := pool.Acquire(ctx)
+	conn, err := lock(ctx, pool, lockWithin)
 	if err != nil {
-		return fmt.Errorf("connect to the database: %w", err)
-	}
-	defer conn.Release()
-	const key = "hashtextextended('weir audit ' || current_schema(), 0)"
-	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock("+key+")"); err != nil {
 		return fmt.Errorf("lock the audit schemas: %w", err)
 	}
+	defer conn.Release()
 	defer func() {
-		if _, err := conn.Exec(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock("+key+")"); err != nil {
-			_ = conn.Conn().Close(context.WithoutCancel(ctx)) // which gives the lock back, too
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readFor)
+		defer cancel()
+		if _, err := conn.Exec(ctx, "SELECT pg_advisory_unlock("+lockKey+")"); err != nil {
+			_ = conn.Conn().Close(ctx) // which gives the lock back, too
 		}
 	}()
 	return f(conn)
+}
+
+// lock gives a connection that has the lock, or after a while the error that another process has it or that the server does not answer.
+func lock(ctx context.Context, pool *pgxpool.Pool, within time.Duration) (*pgxpool.Conn, error) {
+	waiting, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	conn, err := pool.Acquire(waiting)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the database: %w", err)
+	}
+	if _, err := conn.Exec(waiting, "SELECT pg_advisory_lock("+lockKey+")"); err != nil {
+		conn.Release() // closed, if it still waits
+		if ctx.Err() == nil && waiting.Err() != nil {
+			return nil, fmt.Errorf("another process has had the lock, or the database has not answered, for %s: %w", within, err)
+		}
+		return nil, err
+	}
+	return conn, nil
 }
 
 // first makes the first schema, if there is none that serves.
@@ -131,6 +154,8 @@ func migrate(ctx context.Context, url, schema string) error {
 		return err
 	}
 	defer m.Close()
+	ctx, cancel := context.WithTimeout(ctx, migrateWithin)
+	defer cancel()
 	if _, err := m.Up(ctx); err != nil {
 		return fmt.Errorf("schema %s: %w", schema, err)
 	}

@@ -18,6 +18,9 @@ import (
 const (
 	readFor  = 10 * time.Second
 	writeFor = 2 * time.Minute // a large write while a server checkpoints
+
+	lockWithin    = 30 * time.Second // while another process makes, switches or drops schemas
+	migrateWithin = 10 * time.Minute // a large table is rewritten
 )
 
 // DefaultRetention is how long records are kept.
@@ -94,6 +97,8 @@ func (s *Store) openIn(ctx context.Context, schema string) (at generation.Place,
 	s.Close()
 	s.schema = schema
 	s.days = days{schema: schema, retention: s.config.Retention, there: map[time.Time]bool{}}
+	ctx, cancel := context.WithTimeout(ctx, readFor)
+	defer cancel()
 	err = s.config.Pool.QueryRow(ctx, "SELECT log, seq, writes FROM "+s.position()).Scan(&at.Log, &at.Seq, &s.writes)
 	if err != nil {
 		return at, fmt.Errorf("read how far the audit records go: %w", err)
