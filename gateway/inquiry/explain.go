@@ -89,7 +89,7 @@ func (h *Handler) explain(w http.ResponseWriter, r *http.Request, who manage.Cal
 	if !ok {
 		return manage.Invalid("id", id, "must be a request's whole id, as x-request-id gives it")
 	}
-	within, done, err := h.reading(r.Context())
+	within, done, err := h.reading(r.Context(), who)
 	if err != nil {
 		return err
 	}

@@ -18,8 +18,8 @@
 // The functions Handler.explain, simulate, usage, list and generation say more of each. A person sees what is of the own org: of others only how much they
 // hold together.
 //
-// Reading a log takes long and much memory: few do so at once, and none for longer than a minute. Who comes beyond that is told when to
-// come again.
+// Reading a log takes long and much memory: few do so at once, of one org one, and none for longer than a minute. Who comes beyond that is
+// told when to come again.
 package inquiry
 
 import (
@@ -40,7 +40,7 @@ const (
 	// AnswerWithin is how long an answer may take.
 	AnswerWithin = time.Minute
 
-	// MaxReaders is how many questions read the log at once.
+	// MaxReaders is how many questions read the log at once; of those of one org, one does.
 	MaxReaders = 2
 
 	comeAgain = 5 * time.Second
@@ -97,6 +97,7 @@ type Handler struct {
 	door    Door
 	config  Config
 	readers chan struct{}
+	orgs    sync.Map // those whose people's question reads the log
 }
 
 // Mount adds the endpoints to a door.
@@ -110,19 +111,27 @@ func Mount(door Door, config Config) *Handler {
 	return h
 }
 
-// reading lets one question read the log, for a bounded time; done gives the place back, before the answer is sent: who reads it slowly must
+// reading lets one question of somebody read the log, for a bounded time; done gives the place back, before the answer is sent: who reads it slowly must
 // not keep others from asking. It may be called again.
-func (h *Handler) reading(ctx context.Context) (within context.Context, done func(), err error) {
+func (h *Handler) reading(ctx context.Context, who manage.Caller) (within context.Context, done func(), err error) {
 	if h.config.Log == nil {
 		return nil, nil, manage.Refused(http.StatusServiceUnavailable, "no_log", "this process does not read the log: ask one with the role broker, projector, auditor or biller", 0)
+	}
+	leave := func() {}
+	if !who.Operator {
+		if _, asks := h.orgs.LoadOrStore(who.Org, true); asks {
+			return nil, nil, manage.Refused(http.StatusServiceUnavailable, "busy", "another question of this org is reading the log: come again", comeAgain)
+		}
+		leave = func() { h.orgs.Delete(who.Org) }
 	}
 	select {
 	case h.readers <- struct{}{}:
 	default:
+		leave()
 		return nil, nil, manage.Refused(http.StatusServiceUnavailable, "busy", "others are reading the log: come again", comeAgain)
 	}
 	within, cancel := context.WithTimeout(ctx, AnswerWithin)
-	return within, sync.OnceFunc(func() { cancel(); <-h.readers }), nil
+	return within, sync.OnceFunc(func() { cancel(); <-h.readers; leave() }), nil
 }
 
 // late turns the end of the time for an answer into words.

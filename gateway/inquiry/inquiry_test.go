@@ -93,3 +93,35 @@ func TestASlowClientKeepsNobodyFromAsking(t *testing.T) {
 		}
 	}
 }
+
+// One org's questions leave room for those of others, and operators are not counted as an org.
+func TestAnOrgReadsOnceAtATime(t *testing.T) {
+	h := Mount(nothing{}, Config{Log: nothing{}, Now: time.Now})
+	ask := func(who manage.Caller) func() {
+		if _, done, err := h.reading(t.Context(), who); err == nil {
+			t.Cleanup(done)
+			return done
+		}
+		return nil
+	}
+	a, b, operator := manage.Caller{Org: "a"}, manage.Caller{Org: "b"}, manage.Caller{Operator: true}
+	first := ask(a)
+	if first == nil || ask(a) != nil {
+		t.Fatal("an org reads twice at once, or never")
+	}
+	other := ask(b)
+	if other == nil {
+		t.Fatal("another org waits for the first")
+	}
+	if ask(operator) != nil || ask(manage.Caller{Org: "c"}) != nil {
+		t.Error("more read at once than may")
+	}
+	other()
+	if ask(manage.Caller{Org: "c"}) == nil {
+		t.Error("an org that was refused while others read is not let in later")
+	}
+	first()
+	if ask(operator) == nil {
+		t.Error("an operator is not let in")
+	}
+}

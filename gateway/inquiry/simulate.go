@@ -152,7 +152,7 @@ func (h *Handler) simulate(w http.ResponseWriter, r *http.Request, who manage.Ca
 	if err != nil {
 		return err
 	}
-	within, done, err := h.reading(r.Context())
+	within, done, err := h.reading(r.Context(), who)
 	if err != nil {
 		return err
 	}
