@@ -75,7 +75,7 @@ func (h *Handler) call(r *http.Request, method, path string, body any) (*reply, 
 	}
 	in.Method, in.URL, in.RequestURI, in.Body, in.ContentLength = method, target, path, http.NoBody, 0
 	in.Form, in.PostForm, in.MultipartForm, in.TransferEncoding = nil, nil, nil, nil
-	in.Header = http.Header{"Cookie": r.Header["Cookie"]}
+	in.Header = http.Header{"Cookie": r.Header["Cookie"], "X-Forwarded-For": r.Header["X-Forwarded-For"]}
 	if body != nil {
 		data, err := json.Marshal(body)
 		if err != nil {

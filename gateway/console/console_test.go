@@ -246,3 +246,26 @@ func TestFilesAreServedUnderTheirVersion(t *testing.T) {
 		}
 	}
 }
+
+// Where somebody signs in from is what the API is told, to slow that address down.
+func TestSigningInSaysWhereFrom(t *testing.T) {
+	var from string
+	s, _ := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		from = r.Header.Get("X-Forwarded-For")
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	q, err := http.NewRequest("POST", s.URL+"/console/sign-in", strings.NewReader("email=ann@acme.example&password=x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	q.Header.Set("X-Forwarded-For", "198.51.100.7")
+	resp, err := s.Client().Do(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if from != "198.51.100.7" {
+		t.Errorf("the API is told %q", from)
+	}
+}

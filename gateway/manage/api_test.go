@@ -302,6 +302,7 @@ func TestSigningInIsSlowedDown(t *testing.T) {
 			if i < 20 {
 				t.Errorf("refused after %d tries", i)
 			}
+			s.do("POST", "/api/sign-in", obj("email", "y@acme.example", "password", password), "X-Forwarded-For", "198.51.100.7").is(401) // from another
 			return
 		}
 	}

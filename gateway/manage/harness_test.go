@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -156,7 +157,7 @@ func newServerIn(t testing.TB, mode authority.Mode) *server {
 		Renew: func(c *authority.ConnectionRecord) ([]byte, error) {
 			return s.keys.Load().Renew(c.Org, c.ID, c.Credential, rand.Reader)
 		},
-		Meters: s.view, Now: now, Random: rand.Reader, Logger: slog.New(slog.NewTextHandler(&s.said, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+		Proxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Meters: s.view, Now: now, Random: rand.Reader, Logger: slog.New(slog.NewTextHandler(&s.said, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	s.http = httptest.NewServer(handler)
 	t.Cleanup(s.http.Close)
 	check(t, s.mirror.Reached(within(t), store.Mark{}))

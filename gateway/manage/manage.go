@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -73,8 +74,9 @@ type Config struct {
 	// Secure marks the session's cookie as one for HTTPS alone, also where this server itself speaks HTTP. Defaults to false.
 	Secure bool
 
-	// Address gives the address of who signs in, to slow it down. Defaults to the connection's.
-	Address func(*http.Request) string
+	// Proxies are the networks of proxies whose X-Forwarded-For says where somebody signs in from, to slow that address down. Defaults to
+	// none: it is the connection's.
+	Proxies []netip.Prefix
 
 	Now    func() time.Time
 	Random io.Reader // of ids, tokens and salts: crypto/rand
@@ -92,9 +94,6 @@ type Handler struct {
 
 // New makes the handler.
 func New(config Config) *Handler {
-	if config.Address == nil {
-		config.Address = remote
-	}
 	h := &Handler{config: config, mirror: config.Authority.Mirror(), mux: http.NewServeMux(), cross: http.NewCrossOriginProtection()}
 	h.signIn = newSignIn(config.Random)
 	h.admin()

@@ -160,7 +160,7 @@ func (h *Handler) enter(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	now := h.config.Now()
-	wait := h.signIn.addresses.try(h.config.Address(r), now)
+	wait := h.signIn.addresses.try(address(r, h.config.Proxies), now)
 	if wait == 0 {
 		wait = h.signIn.accounts.try(email, now)
 	}

@@ -2,8 +2,10 @@ package manage
 
 import (
 	"hash/maphash"
-	"net"
 	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -49,15 +51,24 @@ func (t *throttle) try(name string, now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// remote is the address at the other end of a request's connection: a network of /64 for IPv6, as one place has that many.
-func remote(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
+// address is where a request comes from: the other end of its connection, or, where that is one of the proxies, who that forwarded it for, and
+// so on. What stands before in X-Forwarded-For anybody may have written. Of IPv6 it is a network of /64, as one place has that many.
+func address(r *http.Request, proxies []netip.Prefix) string {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return r.RemoteAddr
 	}
-	ip := net.ParseIP(host)
-	if ip != nil && ip.To4() == nil {
-		return ip.Mask(net.CIDRMask(64, 128)).String()
+	at := peer.Addr().Unmap()
+	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
+	for _, hop := range slices.Backward(hops) {
+		next, err := netip.ParseAddr(strings.TrimSpace(hop))
+		if err != nil || !slices.ContainsFunc(proxies, func(p netip.Prefix) bool { return p.Contains(at) }) {
+			break
+		}
+		at = next.Unmap().WithZone("")
 	}
-	return host
+	if at.Is6() {
+		return netip.PrefixFrom(at, 64).Masked().Addr().String()
+	}
+	return at.String()
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -33,6 +34,9 @@ type Config struct {
 
 	// Listen is the host and port of the HTTP server. Defaults to 127.0.0.1:8080.
 	Listen string
+
+	// TrustedProxies are the networks of proxies whose X-Forwarded-For says where people sign in from. Defaults to none.
+	TrustedProxies []netip.Prefix
 
 	// DataDir is where the embedded log, spools and the ledger's mark are kept. Defaults to weir-data.
 	DataDir string

@@ -28,6 +28,7 @@ func (l *loader) top(m *strictyaml.Map) {
 	c.Name = m.Get("name").Str(c.Name)
 	c.Listen = l.address(m.Get("listen"), c.Listen)
 	c.DataDir = l.path(m.Get("data_dir"), c.DataDir)
+	l.proxies(m.Get("trusted_proxies"))
 	l.operators(m.Get("operators").Map())
 	l.tracing(m.Get("tracing").Map())
 	l.audit(m.Get("audit").Map())

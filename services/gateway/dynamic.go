@@ -45,7 +45,7 @@ func (g *Gateway) openDynamic() error {
 		meters = g.c.View
 	}
 	api := manage.Config{Authority: changes, Sessions: g.c.Dynamic, Log: g.c.Log, Source: string(g.c.Name),
-		AdminKeys: g.c.Config.AdminKeys, Meters: meters, Now: time.Now, Random: rand.Reader, Logger: g.c.Logger}
+		AdminKeys: g.c.Config.AdminKeys, Proxies: g.c.Config.TrustedProxies, Meters: meters, Now: time.Now, Random: rand.Reader, Logger: g.c.Logger}
 	g.seals(&api)
 	g.manage = manage.New(api)
 	g.console = console.New(console.Config{API: g.manage, Now: time.Now, Logger: g.c.Logger})

@@ -90,7 +90,11 @@ type limitsFile struct {
 
 	Name        any `yaml:"name"`
 	Listen      any `yaml:"listen"`
+	Proxies     any `yaml:"trusted_proxies"`
 	DataDir     any `yaml:"data_dir"`
+	Operators   any `yaml:"operators"`
+	Tracing     any `yaml:"tracing"`
+	Audit       any `yaml:"audit"`
 	Log         any `yaml:"log"`
 	MaxBytes    any `yaml:"max_request_bytes"`
 	Upstream    any `yaml:"upstream"`
