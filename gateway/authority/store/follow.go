@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// How a bucket is followed.
+// How a store is followed.
 const (
 	lookEvery = time.Second            // a watch that has not seen the newest change for two looks is opened anew
 	openPause = 100 * time.Millisecond // before a watch is opened anew; doubled up to openMost
@@ -23,13 +23,24 @@ var errReopen = errors.New("the watch is opened anew")
 
 // Follow gives all that is kept and then each change. A watch that misses something, or falls silent, is opened anew.
 func (s *KV) Follow(ctx context.Context, to func(Update)) error {
-	pause := openPause
-	for ctx.Err() == nil {
+	return follow(ctx, func() (read bool, err error) {
 		f := &follower{s: s, to: to, loading: true, known: map[string]uint64{}, early: map[string]kept{}}
 		if err := f.run(ctx); err != nil && !errors.Is(err, errReopen) && !Unavailable(err) && ctx.Err() == nil {
-			return fmt.Errorf("follow bucket %s: %w", s.bucket.Bucket(), err)
+			return false, fmt.Errorf("follow bucket %s: %w", s.bucket.Bucket(), err)
 		}
-		if !f.loading {
+		return !f.loading, nil
+	})
+}
+
+// follow follows anew whenever run ends, until ctx ends or run fails; the less could be read, the later.
+func follow(ctx context.Context, run func() (read bool, err error)) error {
+	pause := openPause
+	for ctx.Err() == nil {
+		read, err := run()
+		if err != nil {
+			return err
+		}
+		if read {
 			pause = openPause
 		}
 		select {

@@ -160,18 +160,7 @@ func put(all *pgx.Batch, n uint64, writes []Write) {
 // connection passes through a pool of others it may never be told.
 func (s *Postgres) Follow(ctx context.Context, to func(Update)) error {
 	f := &listener{s: s, to: to}
-	pause := openPause
-	for ctx.Err() == nil {
-		if f.run(ctx) {
-			pause = openPause
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, openMost)
-	}
-	return nil
+	return follow(ctx, func() (read bool, err error) { return f.run(ctx), nil })
 }
 
 // listener follows over one connection after the other.
