@@ -1,27 +1,20 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"os"
-	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/weirhq/weir/events"
-	"github.com/weirhq/weir/services/config"
 )
 
 // manageWithin bounds one call of the management API: a change may be large.
 const manageWithin = 3 * time.Minute
-
-// maxReply bounds what is read of its answer.
-const maxReply = 16 << 20
 
 // manager is where a process that manages serves.
 type manager struct {
@@ -29,43 +22,16 @@ type manager struct {
 	Key string `env:"WEIR_ADMIN_KEY" help:"Admin key."`
 }
 
-// call sends a request to the management API, and reads its answer.
+// call sends a request without a body, and reads the answer into a value unless that is nil.
 func (m *manager) call(cli *cli, method, path string, into any) error {
-	if m.URL == "" {
-		cfg, _, err := config.Load(cli.Config, os.Getenv)
-		if err != nil {
-			return err
-		}
-		m.URL = "http://" + cfg.Listen
+	api, err := managementAt(cli, m.URL, m.Key)
+	if err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), manageWithin)
 	defer cancel()
-	q, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(m.URL, "/")+path, nil)
-	if err != nil {
-		return err
-	}
-	q.Header.Set("Authorization", "Bearer "+m.Key)
-	a, err := http.DefaultClient.Do(q)
-	if err != nil {
-		return err
-	}
-	defer a.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(a.Body, maxReply))
-	if err != nil {
-		return err
-	}
-	if a.StatusCode == http.StatusUnauthorized {
-		return fmt.Errorf("%s answered %s: an admin key is needed (WEIR_ADMIN_KEY)", m.URL, a.Status)
-	}
-	if bytes.Contains(text, []byte(`"source":"router"`)) { // a gateway's own answer
-		return fmt.Errorf("%s answered %s: it does not manage; ask a process that holds the log, or has the role %s, with api.mode dynamic", m.URL, a.Status, roleManager)
-	}
-	if a.StatusCode != http.StatusOK {
-		var body struct{ Error string }
-		_ = json.Unmarshal(text, &body) // another server's, then
-		return fmt.Errorf("%s answered %s: %s", m.URL, a.Status, body.Error)
-	}
-	return json.Unmarshal(text, into)
+	_, err = api.call(ctx, method, path, nil, into)
+	return err
 }
 
 // fenced is an org that is behind its fence.
@@ -140,8 +106,7 @@ func (c *authorityRepair) Run(cli *cli, out io.Writer) error {
 		fmt.Fprintln(out, "no org is behind its fence")
 	}
 	for _, org := range orgs {
-		var done struct{}
-		if err := c.call(cli, http.MethodPost, "/admin/orgs/"+url.PathEscape(string(org))+"/repair", &done); err != nil {
+		if err := c.call(cli, http.MethodPost, "/admin/orgs/"+url.PathEscape(string(org))+"/repair", nil); err != nil {
 			return fmt.Errorf("authority repair: org %s: %w", org, err)
 		}
 		fmt.Fprintf(out, "repaired %s: its authority is as the store has it; look whether the change that failed is to be made again\n", org)

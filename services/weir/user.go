@@ -1,10 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,8 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/weirhq/weir/services/config"
 )
 
 // userWithin bounds the calls that make a user.
@@ -41,12 +36,9 @@ func (c *userCommand) Run(cli *cli, out io.Writer) error {
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, userWithin)
 	defer cancel()
-	if c.URL == "" {
-		cfg, _, err := config.Load(cli.Config, os.Getenv)
-		if err != nil {
-			return err
-		}
-		c.URL = "http://" + cfg.Listen
+	api, err := managementAt(cli, c.URL, c.AdminKey)
+	if err != nil {
+		return err
 	}
 	made := c.Password == ""
 	if made {
@@ -56,10 +48,10 @@ func (c *userCommand) Run(cli *cli, out io.Writer) error {
 		}
 		c.Password = passwordOf(secret)
 	}
-	if _, err := c.make(ctx); err != nil {
+	if _, err := c.make(ctx, api); err != nil {
 		return fmt.Errorf("user: %w", err)
 	}
-	fmt.Fprintf(out, "console:  %s/console\nemail:    %s\n", strings.TrimRight(c.URL, "/"), c.Email)
+	fmt.Fprintf(out, "console:  %s/console\nemail:    %s\n", api.url, c.Email)
 	if made {
 		fmt.Fprintf(out, "password: %s\n", c.Password)
 	}
@@ -74,12 +66,13 @@ func passwordOf(key string) string { return strings.TrimPrefix(key, keyPrefix)[:
 
 // await makes the user as soon as the gateway manages; one that is there gets the password.
 func (c *userCommand) await(ctx context.Context) error {
+	api := &management{c.URL, c.AdminKey}
 	ctx, cancel := context.WithTimeout(ctx, userWithin)
 	defer cancel()
 	for {
-		status, err := c.make(ctx)
+		status, err := c.make(ctx, api)
 		if status == http.StatusConflict {
-			return c.renew(ctx)
+			return c.renew(ctx, api)
 		}
 		if err == nil || status != 0 && status < http.StatusInternalServerError {
 			return err
@@ -93,19 +86,19 @@ func (c *userCommand) await(ctx context.Context) error {
 }
 
 // renew gives a user that is there the password.
-func (c *userCommand) renew(ctx context.Context) error {
+func (c *userCommand) renew(ctx context.Context, api *management) error {
 	users := "/admin/orgs/" + url.PathEscape(c.Org) + "/users"
 	var list struct {
 		Users []struct {
 			ID, Email string
 		}
 	}
-	if _, err := c.call(ctx, http.MethodGet, users+"?limit=1000", nil, &list); err != nil {
+	if _, err := api.call(ctx, http.MethodGet, users+"?limit=1000", nil, &list); err != nil {
 		return err
 	}
 	for _, u := range list.Users {
 		if u.Email == c.Email {
-			_, err := c.call(ctx, http.MethodPut, users+"/"+url.PathEscape(u.ID), c.body(), nil)
+			_, err := api.call(ctx, http.MethodPut, users+"/"+url.PathEscape(u.ID), c.body(), nil)
 			return err
 		}
 	}
@@ -118,54 +111,14 @@ func (c *userCommand) body() map[string]string {
 }
 
 // make makes the org if there is none, then the user. status is of the last answer; 0: there was none.
-func (c *userCommand) make(ctx context.Context) (status int, err error) {
+func (c *userCommand) make(ctx context.Context, api *management) (status int, err error) {
 	org := "/admin/orgs/" + url.PathEscape(c.Org)
-	status, err = c.call(ctx, http.MethodGet, org, nil, nil)
+	status, err = api.call(ctx, http.MethodGet, org, nil, nil)
 	if status == http.StatusNotFound {
-		status, err = c.call(ctx, http.MethodPut, org, map[string]string{"billing": c.Billing}, nil)
+		status, err = api.call(ctx, http.MethodPut, org, map[string]string{"billing": c.Billing}, nil)
 	}
 	if err != nil {
 		return status, err
 	}
-	return c.call(ctx, http.MethodPost, org+"/users", c.body(), nil)
-}
-
-// call sends one request and reads its answer. The error says what the gateway said.
-func (c *userCommand) call(ctx context.Context, method, path string, body, into any) (status int, err error) {
-	var in io.Reader
-	if body != nil {
-		data, err := json.Marshal(body)
-		if err != nil {
-			return 0, err
-		}
-		in = bytes.NewReader(data)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, strings.TrimRight(c.URL, "/")+path, in)
-	if err != nil {
-		return 0, err
-	}
-	req.Header.Set("Authorization", "Bearer "+c.AdminKey)
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	if err == nil && resp.StatusCode < http.StatusBadRequest && into != nil {
-		err = json.Unmarshal(text, into)
-	}
-	if err != nil || resp.StatusCode < http.StatusBadRequest {
-		return resp.StatusCode, err
-	}
-	var no struct {
-		Error json.RawMessage `json:"error"`
-	}
-	message := ""
-	if json.Unmarshal(text, &no) != nil || json.Unmarshal(no.Error, &message) != nil {
-		return resp.StatusCode, fmt.Errorf("%s %s: status %d: is management on there? It takes api.mode dynamic in auth.yaml, and the log in the same process", method, path, resp.StatusCode)
-	}
-	return resp.StatusCode, errors.New(message)
+	return api.call(ctx, http.MethodPost, org+"/users", c.body(), nil)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"strings"
@@ -48,8 +49,17 @@ func TestUser(t *testing.T) {
 			t.Errorf("%v: %d %q, want %q", args, code, fault, part)
 		}
 	}
-	if _, fault, code = user("eve@new.example", "--org", "new", "--admin-key", "wrong"); code == 0 || !strings.Contains(fault, "unauthorized") {
+	if _, fault, code = user("eve@new.example", "--org", "new", "--admin-key", "wrong"); code == 0 || !strings.Contains(fault, "an admin key is needed") {
 		t.Errorf("a wrong admin key: %d %q", code, fault)
+	}
+	// What answers, and does not manage, says so in the same words whichever command asks.
+	elsewhere := httptest.NewServer(http.NotFoundHandler())
+	defer elsewhere.Close()
+	for _, args := range [][]string{{"user", "eve@new.example", "--org", "new", "--admin-key", testAdmin}, {"authority", "status", "--key", testAdmin}} {
+		var out, fault strings.Builder
+		if code := run(append(args, "--url", elsewhere.URL), &out, &fault); code == 0 || !strings.Contains(fault.String(), elsewhere.URL+" answered 404 Not Found: it does not manage") {
+			t.Errorf("%v: %d %q", args, code, fault.String())
+		}
 	}
 }
 
