@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"regexp"
 	"sort"
@@ -11,7 +12,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/weirhq/weir/gateway/authority"
+	"github.com/weirhq/weir/services/config"
 )
 
 // metricsTable is the operators' list of what a process exports.
@@ -129,7 +134,8 @@ const metricsIntro = `# Metrics
 
 What ` + "`GET /metrics`" + ` of each process shows, at ` + "`operators.listen`" + ` where that is set and else at ` + "`listen`" + `. Times are in seconds, sizes in bytes, money in
 US dollars, shares from 0 to 1. Beside these there are the Go runtime's (` + "`go_…`" + `) and the process's (` + "`process_…`" + `). Labels take values that the
-configuration or the code names, never what a client sends; their number does not grow with keys.
+configuration or the code names, never what a client sends; their number does not grow with keys. At ` + "`listen`" + ` those under "Use by org" are for operators
+alone, as ` + "`/status`" + ` is: with an admin key (` + "`authorization`" + ` in Prometheus), or from this machine where none is configured.
 
 Rules and alerts that use them are in ` + "`ops/prometheus`" + `, dashboards in ` + "`ops/grafana`" + `, and what to do about an alert in ` + "`ops/runbooks`" + `.
 
@@ -193,5 +199,48 @@ func TestOperatorsAddress(t *testing.T) {
 	}
 	if s := status("http://"+joined.gateway.Addr().String(), "/metrics"); s != 200 {
 		t.Errorf("without an address for operators /metrics answers %d", s)
+	}
+}
+
+// TestMetricsOfOrgsAreForOperators: on the API's own address who is no operator reads nothing of any org.
+func TestMetricsOfOrgsAreForOperators(t *testing.T) {
+	n := &node{config: &config.Config{AdminKeys: [][32]byte{authority.HashKey(adminKey)}}, registry: prometheus.NewRegistry()}
+	cost := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "weir_org_cost_dollars_total"}, []string{"org", "model"})
+	cost.WithLabelValues("acme", "qwen").Add(3)
+	n.registry.MustRegister(cost, prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_balances_dollars"}), prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_ready"}))
+	served := n.besideAPI(promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{}))
+	ask := func(from, key string) string {
+		r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+		r.RemoteAddr = from
+		if key != "" {
+			r.Header.Set("Authorization", "Bearer "+key)
+		}
+		w := httptest.NewRecorder()
+		served.ServeHTTP(w, r)
+		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "weir_ready 0") {
+			t.Errorf("%s with key %q: %d %s", from, key, w.Code, w.Body)
+		}
+		return w.Body.String()
+	}
+	const near, far = "127.0.0.1:4000", "10.0.0.9:4000"
+	tells := func(text string) bool {
+		return strings.Contains(text, "acme") || strings.Contains(text, "weir_balances_")
+	}
+	for _, from := range []string{near, far} {
+		for _, key := range []string{"", "sk-wrong"} {
+			if text := ask(from, key); tells(text) {
+				t.Errorf("%s with key %q reads of orgs: %s", from, key, text)
+			}
+		}
+		if text := ask(from, adminKey); !strings.Contains(text, `weir_org_cost_dollars_total{model="qwen",org="acme"} 3`) || !strings.Contains(text, "weir_balances_dollars 0") {
+			t.Errorf("%s with the admin key reads %s", from, text)
+		}
+	}
+	n.config.AdminKeys = nil
+	if !tells(ask(near, "")) {
+		t.Error("without admin keys this machine does not read of orgs")
+	}
+	if text := ask(far, ""); tells(text) {
+		t.Errorf("without admin keys another machine reads %s", text)
 	}
 }

@@ -7,9 +7,13 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // Bounds of the operators' server.
@@ -24,6 +28,7 @@ func (n *node) operate() error {
 		Handle(pattern string, h http.Handler)
 	}
 	var on mux
+	metrics := http.Handler(promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{}))
 	switch {
 	case n.config.Operators.Listen != "":
 		own := http.NewServeMux()
@@ -36,16 +41,43 @@ func (n *node) operate() error {
 		n.operators, n.operated = &http.Server{Handler: own, ReadHeaderTimeout: operateHeaderWithin}, l
 		on = own
 	case n.gateway != nil:
-		on = n.gateway
+		on, metrics = n.gateway, n.besideAPI(metrics)
 	default:
 		return nil
 	}
-	on.Handle("GET /metrics", promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{}))
+	on.Handle("GET /metrics", metrics)
 	on.Handle("GET /status", http.HandlerFunc(n.serveStatus))
 	on.Handle("GET /log", http.HandlerFunc(n.serveLog))
 	on.Handle("POST /recover", http.HandlerFunc(n.serveRecover))
 	on.Handle("POST /audit/rebuild", http.HandlerFunc(n.serveRebuild))
 	return nil
+}
+
+// besideAPI serves all metrics to operators, and to anybody else who reaches the API those that tell of no org.
+func (n *node) besideAPI(all http.Handler) http.Handler {
+	public := promhttp.HandlerFor(ofNoOrg(n.registry), promhttp.HandlerOpts{})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if operator(r, n.config.AdminKeys) {
+			all.ServeHTTP(w, r)
+			return
+		}
+		public.ServeHTTP(w, r)
+	})
+}
+
+// balances begins the names of the sums of the orgs' money: of a single org that is its balance.
+const balances = "weir_balances_"
+
+// ofNoOrg leaves out what has an org in a label, and sums of the orgs' money.
+func ofNoOrg(g prometheus.Gatherer) prometheus.Gatherer {
+	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		families, err := g.Gather()
+		return slices.DeleteFunc(families, func(f *dto.MetricFamily) bool {
+			return strings.HasPrefix(f.GetName(), balances) || slices.ContainsFunc(f.GetMetric(), func(m *dto.Metric) bool {
+				return slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == "org" })
+			})
+		}), err
+	})
 }
 
 // serveOperators answers operators until ctx ends.
