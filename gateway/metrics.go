@@ -1,6 +1,19 @@
 package gateway
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weirhq/weir/events"
+)
+
+// What bounds the counters of an org's own use, of which each pair of an org and a model has about eight series for as long as the process
+// runs: pairs that come when there are so many are counted under otherOrgs, which is no org's name.
+const (
+	maxOrgModels = 2000
+	otherOrgs    = "_other"
+)
 
 // Metrics are the gateway's counters. No label names a key, and none a tenant but on the counters of an org's own use: an org has a few
 // series for each model that it uses, however many keys it has. A model in a label is a configured one, never what a client made up.
@@ -24,11 +37,35 @@ type Metrics struct {
 	added      prometheus.Histogram   // seconds until the first call upstream, waiting left out
 	stale      prometheus.Counter     // reserves refused for an old fence
 	collectors []prometheus.Collector
+
+	mu    sync.Mutex
+	pairs map[orgModel]struct{} // that are counted each by itself
+}
+
+// orgModel is an org and a model that it uses.
+type orgModel struct {
+	org   events.Org
+	model string
+}
+
+// org gives the label under which an org's use of a model is counted.
+func (m *Metrics) org(org events.Org, model string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	pair := orgModel{org, model}
+	if _, known := m.pairs[pair]; known {
+		return string(org)
+	}
+	if len(m.pairs) >= maxOrgModels {
+		return otherOrgs
+	}
+	m.pairs[pair] = struct{}{}
+	return string(org)
 }
 
 // NewMetrics makes the counters.
 func NewMetrics() *Metrics {
-	m := &Metrics{}
+	m := &Metrics{pairs: map[orgModel]struct{}{}}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "weir_" + name, Help: help}, labels)
 		m.collectors = append(m.collectors, c)

@@ -46,13 +46,13 @@ func (x *exchange) final(r *relay.Result) {
 		if x.own {
 			d.ListNano = x.plan.ListNano(usage)
 		}
-		x.s.config.Meters.cost.WithLabelValues(string(x.key.Org), x.model.ID).Add(float64(d.CostNano) / nanoPerDollar)
+		x.s.config.Meters.cost.WithLabelValues(x.s.config.Meters.org(x.key.Org, x.model.ID), x.model.ID).Add(float64(d.CostNano) / nanoPerDollar)
 	}
 	x.reservation.TrueUp(d)
 	used(span, &d)
 	x.s.config.Meters.quality.WithLabelValues(quality.String()).Inc()
 	if quality != events.QualityNone {
-		org := string(x.key.Org)
+		org := x.s.config.Meters.org(x.key.Org, x.model.ID)
 		x.s.config.Meters.tokens.WithLabelValues(org, x.model.ID, "input").Add(float64(usage.InputTokens))
 		x.s.config.Meters.tokens.WithLabelValues(org, x.model.ID, "output").Add(float64(usage.OutputTokens))
 	}
@@ -78,7 +78,7 @@ func (x *exchange) outcome(r *relay.Result) events.Release {
 // ended counts a request that was admitted, by how it ended.
 func (x *exchange) ended(how events.Outcome) {
 	x.s.config.Meters.requests.WithLabelValues(x.op.String(), x.model.ID, string(how)).Inc()
-	x.s.config.Meters.tenants.WithLabelValues(string(x.key.Org), x.model.ID, string(how)).Inc()
+	x.s.config.Meters.tenants.WithLabelValues(x.s.config.Meters.org(x.key.Org, x.model.ID), x.model.ID, string(how)).Inc()
 }
 
 // observe counts what a request came to.

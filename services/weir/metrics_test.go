@@ -92,7 +92,9 @@ var groups = []struct{ prefix, title, text string }{
 	{"weir_parked_", "Admission", ""},
 	{"weir_estimator_", "Admission", ""},
 	{"weir_upstream_", "Upstreams", "In gateways: what this one sees of replicas."},
-	{"weir_org_", "Use by org", "In gateways. The only metrics with an org in a label; none has a key, and none of refusals has either."},
+	{"weir_org_", "Use by org", "In gateways. The only metrics with an org in a label; none has a key, and none of refusals has either." +
+		" `weir_org_cost_dollars_total`, `weir_org_requests_total` and `weir_org_tokens_total` show the first 2000 pairs of org and model that a process" +
+		" meets each by itself; what comes after them is counted under the org `_other`."},
 	{"weir_balances_", "Use by org", ""},
 	{"weir_authority_", "Authority", "In gateways: keys, limits and fences."},
 	{"weir_stale_", "Authority", ""},
