@@ -35,6 +35,7 @@ import (
 	"github.com/weirhq/weir/projections/kv"
 	"github.com/weirhq/weir/projections/projector"
 	"github.com/weirhq/weir/services/config"
+	"github.com/weirhq/weir/services/follow"
 	"github.com/weirhq/weir/services/ledger"
 )
 
@@ -96,6 +97,7 @@ type Gateway struct {
 	authority *authority.Watcher
 	mirror    *store.Mirror             // of dynamic authority; nil: there is none
 	keys      atomic.Pointer[seal.Keys] // that credentials are sealed with; nil: none are configured
+	unopened  *follow.Warnings          // credentials that those do not open
 	behind    *behind
 	manage    *manage.Handler // nil: this process does not manage
 	console   *console.Handler
@@ -110,7 +112,7 @@ func New(ctx context.Context, c Config) (*Gateway, error) {
 	if c.DrainFor == 0 {
 		c.DrainFor = DrainFor
 	}
-	g := &Gateway{c: c}
+	g := &Gateway{c: c, unopened: follow.NewWarnings("authority", c.Logger, time.Now)}
 	var err error
 	if g.authority, err = authority.Watch(c.Config.Source(), time.Now, g.reloaded); err != nil {
 		return nil, err
@@ -200,6 +202,10 @@ func (g *Gateway) Book() *reservation.Book { return g.book }
 
 // reloaded takes a new authority into use.
 func (g *Gateway) reloaded(r authority.Reloaded) {
+	if g.mirror != nil {
+		g.mirror.SetStatic(r.Snapshot) // the last valid one, too: the keys of credentials may be others
+	}
+	g.moved(g.current())
 	if r.Err != nil {
 		g.c.Logger.Error("the files of authority are not valid: the last valid ones stay in use", "error", r.Err)
 		return
@@ -207,10 +213,6 @@ func (g *Gateway) reloaded(r authority.Reloaded) {
 	for _, w := range r.Warnings {
 		g.c.Logger.Warn(w.String())
 	}
-	if g.mirror != nil {
-		g.mirror.SetStatic(r.Snapshot)
-	}
-	g.moved(g.current())
 	g.c.Logger.Info("the files of authority were read again", "keys", len(r.Snapshot.Keys), "models", len(r.Snapshot.Models))
 }
 

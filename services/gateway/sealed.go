@@ -3,6 +3,7 @@ package gateway
 import (
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"os"
 
 	"github.com/weirhq/weir/events"
@@ -23,24 +24,25 @@ func (g *Gateway) readKeys() error {
 	return nil
 }
 
-// credential tells a connection's credential at the moment of a call; nil if it cannot be opened with the keys of now.
+// credential tells a connection's credential at the moment of a call; nil if it cannot be opened with the keys of now. A snapshot keeps
+// the keys that it was made with: what could be opened then can be for as long as it is in use.
 func (g *Gateway) credential(r *authority.ConnectionRecord) func() string {
+	keys := g.keys.Load()
 	open := func() (string, error) {
 		if len(r.Credential) == 0 {
 			return "", nil
 		}
-		keys := g.keys.Load()
 		if keys == nil {
 			return "", errors.New("no key to seal credentials with is configured")
 		}
 		return keys.Open(r.Org, r.ID, r.Credential)
 	}
 	if _, err := open(); err != nil {
-		g.c.Logger.Error("a connection's credential cannot be opened: no call is made with it", "connection", r.ID, "org", r.Org, "error", err)
+		g.unopened.Warn(fmt.Sprintf("the credential of connection %s of org %s cannot be opened, no call is made with it", r.ID, r.Org), err)
 		return nil
 	}
 	return func() string {
-		secret, _ := open() // it could be opened when its snapshot was made
+		secret, _ := open() // it could be opened with these keys
 		return secret
 	}
 }
