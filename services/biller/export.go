@@ -265,7 +265,7 @@ func (x *export) bury(r Record, reason string) error {
 	if err != nil {
 		return fmt.Errorf("keep dead letter %s: %w", r.ID, err)
 	}
-	if err := appendTo(path, append(text, '\n')); err != nil {
+	if err := keep(path, append(text, '\n')); err != nil {
 		return fmt.Errorf("keep dead letter %s: %w", r.ID, err)
 	}
 	x.b.noteExport(x.Name, func(s *ExportStatus) { s.Dead++ })
@@ -276,13 +276,23 @@ func (x *export) bury(r Record, reason string) error {
 
 // appendTo appends to a file, and returns when it is on the disk.
 func appendTo(path string, text []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	file, err := openEnd(path)
 	if err != nil {
 		return err
 	}
-	_, err = file.Write(text)
+	return writeEnd(file, text)
+}
+
+// openEnd opens a file to append to; it and its folder are made if they are not there.
+func openEnd(path string) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+}
+
+// writeEnd writes to a file, and closes it when that is on the disk.
+func writeEnd(file *os.File, text []byte) error {
+	_, err := file.Write(text)
 	return errors.Join(err, file.Sync(), file.Close())
 }

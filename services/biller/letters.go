@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/weirhq/weir/projections/usage"
 )
@@ -44,6 +45,40 @@ func Letters(path string) (n int, err error) {
 	return n, nil
 }
 
+// keep appends a letter to a file, and returns when it is on the disk. The file may be set aside meanwhile: the letter is then in what was
+// set aside before that is read, or in the next file.
+func keep(path string, text []byte) error {
+	for {
+		file, err := openEnd(path)
+		if err != nil {
+			return err
+		}
+		if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+			return errors.Join(err, file.Close())
+		}
+		standing, err := stands(file, path)
+		if standing {
+			return writeEnd(file, text) // closing gives the lock back
+		}
+		if err := errors.Join(err, file.Close()); err != nil {
+			return err
+		}
+	}
+}
+
+// stands says whether a path still is an open file's.
+func stands(file *os.File, path string) (bool, error) {
+	opened, err := file.Stat()
+	if err != nil {
+		return false, err
+	}
+	named, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && os.SameFile(opened, named), err
+}
+
 // Retry sends an export's dead letters again, one by one, under the ids that they had. The file is set aside first, so that a biller that
 // runs may go on adding to it; what is rejected again goes back to it with its new reason, as does, with an error, what could not be sent.
 // After a crash the next Retry begins with what was set aside: a letter may then be sent twice.
@@ -61,6 +96,9 @@ func Retry(ctx context.Context, path string, to Exporter) (sent, dead int, err e
 		return 0, 0, fmt.Errorf("read the dead letters: %w", err)
 	}
 	defer file.Close()
+	if err := awaitWriters(file); err != nil {
+		return 0, 0, fmt.Errorf("wait for who adds to %s: %w", aside, err)
+	}
 	lines := bufio.NewReaderSize(file, maxLetter)
 	for {
 		text, readErr := lines.ReadSlice('\n')
@@ -78,7 +116,7 @@ func Retry(ctx context.Context, path string, to Exporter) (sent, dead int, err e
 			sent++
 			continue
 		}
-		if err := appendTo(path, again); err != nil {
+		if err := keep(path, again); err != nil {
 			return sent, dead, fmt.Errorf("keep a dead letter: %w", err)
 		}
 		if dead++; why != nil {
@@ -86,6 +124,14 @@ func Retry(ctx context.Context, path string, to Exporter) (sent, dead int, err e
 		}
 	}
 	return sent, dead, errors.Join(err, os.Remove(aside))
+}
+
+// awaitWriters waits until who opened a file under the name that it had has written, or will see that the name is another file's.
+func awaitWriters(file *os.File) error {
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+		return err
+	}
+	return syscall.Flock(int(file.Fd()), syscall.LOCK_UN)
 }
 
 // resend sends one letter; again is what is to be kept of one that was not taken, and err is why unless it was rejected.
