@@ -464,3 +464,31 @@ func (s *syncIDs) all() []string {
 	defer s.mu.Unlock()
 	return slices.Clone(s.ids)
 }
+
+// A secret in a receiver's URL is in no error: errors are logged and shown.
+func TestErrorsNameNoURL(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // that the client goes is seen only then
+		<-r.Context().Done()
+	}))
+	defer server.Close()
+	away, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = away.Close() // nobody listens there now
+	for name, e := range map[string]Endpoint{
+		"nobody listens": {URL: "http://" + away.Addr().String() + "/hook/s3cret?token=s3cret"},
+		"too slow":       {URL: server.URL + "/hook/s3cret?token=s3cret", Timeout: time.Millisecond},
+		"no URL":         {URL: "http://127.0.0.1:1/%zz?token=s3cret"},
+	} {
+		err := e.post(t.Context(), "application/json", []byte("{}"))
+		if err == nil || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if name == "too slow" && !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -56,7 +57,7 @@ func (e *Endpoint) post(ctx context.Context, contentType string, body []byte) er
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, e.URL, bytes.NewReader(body))
 	if err != nil {
-		return err
+		return withoutURL(err)
 	}
 	for name, values := range e.Header {
 		request.Header[http.CanonicalHeaderKey(name)] = values
@@ -75,7 +76,7 @@ func (e *Endpoint) post(ctx context.Context, contentType string, body []byte) er
 	}
 	answer, err := client.Do(request)
 	if err != nil {
-		return err
+		return withoutURL(err)
 	}
 	defer answer.Body.Close()
 	text, _ := io.ReadAll(io.LimitReader(answer.Body, answerMost)) // what it says is only told
@@ -92,6 +93,14 @@ func (e *Endpoint) post(ctx context.Context, contentType string, body []byte) er
 		return &later{err, after}
 	}
 	return err
+}
+
+// withoutURL leaves the URL out of an error of a request: receivers may have a secret in it, and errors are logged and shown.
+func withoutURL(err error) error {
+	if failed, ok := errors.AsType[*url.Error](err); ok {
+		err = failed.Err
+	}
+	return fmt.Errorf("send: %w", err)
 }
 
 // retryAfter reads how long a receiver wants to be left alone: seconds, or an instant, which is held against the receiver's own clock.
