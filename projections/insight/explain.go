@@ -39,7 +39,7 @@ type look struct {
 // first, or one restored from a snapshot that is not above the target's first record. Holders of what was charged before are not known.
 func NewExplainer(fold *admission.Fold, target *Target) *Explainer {
 	e := &Explainer{
-		fold: fold, target: target, ledger: newLedger(fold, target.Reserves),
+		fold: fold, target: target, ledger: newLedger(fold, target),
 		reserves: map[int64]*events.Reserve{}, decisions: map[int64]int{},
 	}
 	e.story.Request = string(target.Request)
@@ -312,10 +312,18 @@ func (e *Explainer) turned(r *events.Record, d *events.Refused) {
 	}
 	why := gatewayRefusedWords(d)
 	e.moment(r.Seq, e.fold.Now(), "refused", 0, why)
-	s.Turned = append(s.Turned, TurnedAway{
+	t := TurnedAway{
 		Seq: r.Seq, Time: stamp(r.At), Gate: d.Gate, Origin: d.Origin, Scope: d.Scope, Kind: d.LimitKind, Limit: d.Limit, Used: d.Used,
-		Asked: d.Requested, Status: d.Status, Code: d.Code, Why: why,
-	})
+		Asked: d.Requested, Status: d.Status, Code: d.Code, RetryAt: d.RetryAt, Why: why,
+	}
+	for _, m := range metersOf(d) {
+		reading, known := e.fold.Reading(m)
+		if b := e.ledger.books[m]; b != nil && known && reading.Used > 0 {
+			t.Meter, t.By, t.unit = string(m), e.ledger.holders(m, e.target.Request, reading.Used), unitOf(b.kind, m)
+			break
+		}
+	}
+	s.Turned = append(s.Turned, t)
 }
 
 // watchLapse notes when the lease that holds the request ends, and when it comes back.

@@ -14,6 +14,7 @@ const MinSuffix = 8
 // Bounds of a search.
 const (
 	maxTargetAttempts = 64            // reserves of one request that are retold
+	maxTurned         = 8             // refusals by gateways, likewise
 	lookBeyond        = 5 * minuteNS  // of the log after a refusal: what is asked is whether it soon would have passed
 	lateBy            = 20 * minuteNS // after a request's longest life, for what comes late
 )
@@ -23,9 +24,10 @@ type Target struct {
 	Request  events.RequestID
 	Org      events.Org // whose it is; empty if no valid record names it
 	Reserves []*events.Reserve
-	First    uint64 // sequence of the first record that names it
-	Last     uint64 // of the last one
-	LastAt   int64  // stream time of that, ns
+	Turned   []*events.Refused // by gateways, before the log
+	First    uint64            // sequence of the first record that names it
+	Last     uint64            // of the last one
+	LastAt   int64             // stream time of that, ns
 }
 
 // Finder looks for a request in a log.
@@ -96,6 +98,10 @@ func (f *Finder) Take(r *events.Record) (more bool) {
 			t.Reserves = append(t.Reserves, d)
 		}
 		f.ends = max(f.ends, r.At+min(max(d.MaxMS, 0), events.MaxMaxMS)*milli+lateBy)
+	case *events.Refused:
+		if r.Fault == "" && len(t.Turned) < maxTurned {
+			t.Turned = append(t.Turned, d)
+		}
 	case *events.Release:
 		if d.Of == events.OfRequest { // late true-ups may follow
 			f.ends = r.At + lookBeyond

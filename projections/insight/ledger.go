@@ -21,6 +21,7 @@ const maxOwners = 100_000
 // what the ledger cannot attribute is shown as such.
 type ledger struct {
 	fold     *admission.Fold
+	wanted   map[events.Meter]bool // followed from the first claim on
 	books    map[events.Meter]*book
 	accounts map[events.RequestID]*account
 	waiting  map[attemptID]*events.Reserve
@@ -90,16 +91,38 @@ type post struct {
 	closed  bool // counted among its owner's
 }
 
-// newLedger follows the meters that some reserves claim.
-func newLedger(fold *admission.Fold, reserves []*events.Reserve) *ledger {
-	l := &ledger{fold: fold, books: map[events.Meter]*book{}, accounts: map[events.RequestID]*account{}, waiting: map[attemptID]*events.Reserve{}}
-	for _, d := range reserves {
+// newLedger follows the meters that a request's reserves claim, and those on which gateways have turned it away.
+func newLedger(fold *admission.Fold, target *Target) *ledger {
+	l := &ledger{fold: fold, books: map[events.Meter]*book{}, accounts: map[events.RequestID]*account{}, waiting: map[attemptID]*events.Reserve{},
+		wanted: map[events.Meter]bool{}}
+	for _, d := range target.Reserves {
 		for i := range d.Claims {
-			c := &d.Claims[i]
-			l.books[c.Meter] = &book{kind: c.Kind, calends: c.Period, settled: map[owner]*tally{}}
+			l.follow(&d.Claims[i])
+		}
+	}
+	for _, d := range target.Turned {
+		for _, m := range metersOf(d) {
+			l.wanted[m] = true
 		}
 	}
 	return l
+}
+
+// follow begins the book of a claim's meter.
+func (l *ledger) follow(c *events.Claim) {
+	l.books[c.Meter] = &book{kind: c.Kind, calends: c.Period, settled: map[owner]*tally{}}
+}
+
+// want begins the books of wanted meters that a reserve claims: only claims tell what kind a meter is of.
+func (l *ledger) want(d *events.Reserve) {
+	if len(l.wanted) == 0 {
+		return
+	}
+	for i := range d.Claims {
+		if c := &d.Claims[i]; l.wanted[c.Meter] && l.books[c.Meter] == nil {
+			l.follow(c)
+		}
+	}
 }
 
 // take follows a record that the fold has just taken, with the verdicts that fell.
@@ -112,6 +135,7 @@ func (l *ledger) take(r *events.Record, verdicts []events.Verdict) {
 	isReserve = isReserve && r.Fault == ""
 	if isReserve {
 		l.waiting[attemptID{d.Request, d.Attempt}] = d
+		l.want(d)
 	}
 	rest := verdicts
 	for len(rest) > 0 && rest[0].Time < now { // what timers decided on the way

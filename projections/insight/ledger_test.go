@@ -48,7 +48,7 @@ func reserves(log []events.Record) (all []*events.Reserve) {
 // unattributed follows every meter of a log, and counts after how many records something is held by nobody that is known.
 func unattributed(log []events.Record, report func(record int, m events.Meter, used, held int64)) (checked int) {
 	fold := admission.New()
-	l := newLedger(fold, reserves(log))
+	l := newLedger(fold, &Target{Reserves: reserves(log)})
 	for i := range log {
 		l.take(&log[i], fold.Apply(&log[i]))
 		for m, b := range l.books {

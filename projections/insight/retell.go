@@ -127,6 +127,10 @@ func (s *Story) For(org string) *Story {
 			d.WaitedFor[j].By = d.WaitedFor[j].By.of(org)
 		}
 	}
+	own.Turned = append([]TurnedAway(nil), s.Turned...)
+	for i := range own.Turned {
+		own.Turned[i].By = own.Turned[i].By.of(org)
+	}
 	return &own
 }
 
@@ -152,6 +156,9 @@ func (s *Story) Text() string {
 	fmt.Fprintf(&b, "request  %s\n", s.Request)
 	fmt.Fprintf(&b, "         %s\n", parts("org ", s.Org, "workspace ", s.Workspace, "principal ", s.Principal, "key ", s.Key, "model ", s.Model, "", s.Operation))
 	fmt.Fprintf(&b, "outcome  %s\n", s.Summary)
+	for i := range s.Turned {
+		s.Turned[i].text(&b)
+	}
 	for i := range s.Decisions {
 		s.Decisions[i].text(&b)
 	}
@@ -206,6 +213,17 @@ func (d *Decision) text(b *strings.Builder) {
 		} else {
 			fmt.Fprintf(b, "  would not have passed until %s, as the log went on\n", p.Looked)
 		}
+	}
+}
+
+func (t *TurnedAway) text(b *strings.Builder) {
+	fmt.Fprintf(b, "\nturned away at %s, told at sequence %d: %s\n", t.Time, t.Seq, t.Why)
+	if t.RetryAt != "" {
+		fmt.Fprintf(b, "  worth another try at %s\n", t.RetryAt)
+	}
+	if t.Meter != "" {
+		fmt.Fprintf(b, "  NO     %s, of which others use\n", t.Meter)
+		t.By.text(b, t.unit)
 	}
 }
 

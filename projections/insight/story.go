@@ -102,18 +102,22 @@ type WouldPass struct {
 
 // TurnedAway is a refusal by a gateway's own gates, before the log.
 type TurnedAway struct {
-	Seq    uint64 `json:"seq"`
-	Time   string `json:"time"`
-	Gate   string `json:"gate"`
-	Origin string `json:"origin"`
-	Scope  string `json:"scope,omitempty"`
-	Kind   string `json:"kind,omitempty"`
-	Limit  *int64 `json:"limit,omitempty"`
-	Used   int64  `json:"used"`
-	Asked  int64  `json:"requested"`
-	Status int    `json:"status"`
-	Code   string `json:"code"`
-	Why    string `json:"why"`
+	Seq     uint64  `json:"seq"`
+	Time    string  `json:"time"`
+	Gate    string  `json:"gate"`
+	Origin  string  `json:"origin"`
+	Scope   string  `json:"scope,omitempty"`
+	Kind    string  `json:"kind,omitempty"`
+	Limit   *int64  `json:"limit,omitempty"`
+	Used    int64   `json:"used"`
+	Asked   int64   `json:"requested"`
+	Status  int     `json:"status"`
+	Code    string  `json:"code"`
+	RetryAt string  `json:"retry_at,omitempty"` // when it was worth another try, as the gateway said
+	Why     string  `json:"why"`
+	Meter   string  `json:"meter,omitempty"` // that of the limit, if any reserve that was read claims it
+	By      Holders `json:"by"`              // who used it when the log was told of the refusal
+	unit    unit
 }
 
 // Moment is one thing that happened to the request.
