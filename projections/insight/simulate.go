@@ -193,15 +193,6 @@ func (f *Recording) Apply(r *events.Record) (Recorded, error) {
 // Recording gives the first half. There is one.
 func (s *Simulation) Recording() *Recording { return s.recording }
 
-// Apply takes the log's next record through both halves.
-func (s *Simulation) Apply(r *events.Record) error {
-	recorded, err := s.recording.Apply(r)
-	if err != nil {
-		return err
-	}
-	return s.Take(&recorded)
-}
-
 // Take takes what the first half gives, record by record. The error says that more is on its way than a simulation holds.
 func (s *Simulation) Take(in *Recorded) error {
 	r := &in.Record

@@ -26,7 +26,11 @@ func simulate(t fatalist, log []events.Record, config SimulationConfig) (*Simula
 	var said []string
 	s.each = func(v *events.Verdict) { said = append(said, string(events.AppendVerdict(nil, v))) }
 	for i := range log {
-		if err := s.Apply(&log[i]); err != nil {
+		recorded, err := s.Recording().Apply(&log[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Take(&recorded); err != nil {
 			t.Fatal(err)
 		}
 	}
