@@ -11,6 +11,7 @@ import (
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/gateway/estimate"
 	"github.com/weirhq/weir/gateway/outage"
+	"github.com/weirhq/weir/gateway/policy"
 	"github.com/weirhq/weir/gateway/refusal"
 	"github.com/weirhq/weir/gateway/reservation"
 )
@@ -93,6 +94,7 @@ func (x *exchange) alone(deployment string) bool {
 		h["X-Request-Id"], h["Request-Id"] = []string{string(x.id)}, []string{string(x.id)}
 	}
 	x.attempt, x.reservation = 0, x.s.config.Book.BeginLocal(x.id, x.key.Org)
+	x.shorten()
 	d := x.granted(x.asked(x.plan.Claims))
 	if d == nil || !x.intend(x.plan.Claims, deployment) {
 		return false
@@ -100,6 +102,16 @@ func (x *exchange) alone(deployment string) bool {
 	x.verdict = events.Verdict{Request: x.id, Time: x.s.config.Now().UnixNano(), Admitted: true, WaitMS: (d.Wait + time.Millisecond - 1).Milliseconds()}
 	x.w.Header()[modeHeader] = []string{events.BoundedLocal}
 	return true
+}
+
+// shorten plans a request that declares no output anew, with one that the allowance has room for. Dedicated endpoints have their own
+// limits for an allowance, and need none.
+func (x *exchange) shorten() {
+	if x.model.Dedicated != nil || x.request.Output.Declared || !x.op.Generates() {
+		return
+	}
+	x.input.MaxUndeclared = outage.MaxUndeclared
+	x.plan = policy.New(&x.input) // what was not refused with a larger output is not refused now
 }
 
 // aloneAgain admits a further attempt likewise: the pools of its account, as the request itself is counted already.
@@ -120,7 +132,9 @@ func (x *exchange) granted(r *outage.Request) *outage.Decision {
 	switch {
 	case d.Reason == outage.Closed:
 		why = "the log is out of reach, and nothing is admitted without it here, please retry"
-	case d.Reason == outage.TooLarge && d.Retry == 0: // the request alone
+	case d.Reason == outage.TooLarge && d.Retry == 0 && !x.plan.Estimate.IsDeclared: // the request alone
+		why = "the log is out of reach, and without it this gateway admits few tokens: a shorter request may pass, or this one later, please retry"
+	case d.Reason == outage.TooLarge && d.Retry == 0:
 		why = "the log is out of reach, and without it this gateway admits few tokens: with a smaller max_tokens the request may pass, or later, please retry"
 	}
 	a := refusal.OfLog(why, d.Retry.Milliseconds())

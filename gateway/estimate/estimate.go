@@ -78,6 +78,7 @@ type Model struct {
 	ContextWindow int64 // input and output together
 	DefaultOutput int64 // for requests without a limit, where an endpoint sets one; capped at MaxOutput
 	Local         bool  // self-hosted: without MaxOutput it has neither bound nor cap
+	MaxUndeclared int64 // lowers the output, all choices together, of requests without a limit, also where nothing else bounds it
 }
 
 // Max is the output bound of one choice: the model's own maximum, or DefaultMaxOutput. It is 0, meaning none, for a local
@@ -126,8 +127,13 @@ func Of(r *wire.Request, ratio Ratio, m Model) (Estimate, error) {
 		return e, nil
 	}
 	bound := m.undeclared(e.Learned, r.UnknownInput != "")
-	if r.Output.Field == "" && (limit > 0 || m.DefaultOutput > 0) {
-		e.Bound = bound
+	if r.Output.Field == "" { // a limit that says nothing, such as -1, is the client's all the same
+		if m.MaxUndeclared > 0 {
+			bound = min(bound, max(m.MaxUndeclared/max(r.Choices, 1), 1))
+		}
+		if limit > 0 || m.DefaultOutput > 0 || m.MaxUndeclared > 0 {
+			e.Bound = bound
+		}
 	}
 	e.Counted = Multiply(min(bound, MaxCounted), r.Choices)
 	e.Held = e.Counted

@@ -16,6 +16,9 @@ const (
 	AtOnce = 2
 	// Tokens of a scope in any minute, as estimated for reservations.
 	Tokens = 25_000
+	// MaxUndeclared bounds the output, all choices together, of a request that declares none: Requests of them must fit into Tokens and
+	// leave something for their input. A usual bound, such as 32,768, would alone be more than Tokens, and the request be refused.
+	MaxUndeclared = 4_096
 	// For is how long anything is granted, from the first failure.
 	For = 30 * time.Second
 	// DedicatedFor is the same for dedicated endpoints.

@@ -48,6 +48,8 @@ type Input struct {
 	Pressure Pressure
 	Settings Settings
 	Now      time.Time // decides which price holds
+
+	MaxUndeclared int64 // lowers the output of a request that declares none (estimate.Model); 0: it is as usual
 }
 
 // Plan is what a request asks for.
@@ -169,7 +171,7 @@ func (b *builder) local() *Local {
 	if r.Background {
 		return &Local{Cause: Background, Model: m.ID, Param: "background"}
 	}
-	shape := estimate.Model{MaxOutput: m.MaxOutputTokens, ContextWindow: m.ContextWindow, Local: m.Local != nil}
+	shape := estimate.Model{MaxOutput: m.MaxOutputTokens, ContextWindow: m.ContextWindow, Local: m.Local != nil, MaxUndeclared: in.MaxUndeclared}
 	if m.Dedicated != nil {
 		shape.DefaultOutput = m.Dedicated.DefaultMaxOutputTokens
 	}

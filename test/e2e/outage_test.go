@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weirhq/weir/gateway/outage"
 	"github.com/weirhq/weir/test/e2e/stack"
 )
 
@@ -22,13 +23,39 @@ func TestNobodyWaitsForALogThatIsAway(t *testing.T) {
 	if a.Status != http.StatusOK || a.Header.Get("X-Tm-Admission-Mode") != "bounded_local" {
 		t.Fatalf("status %d, mode %q: %s", a.Status, a.Header.Get("X-Tm-Admission-Mode"), a.Body)
 	}
-	// One that declares nothing, of a model that says nothing, may use more than the whole allowance.
-	if a := stack.Do(t, stack.Request{URL: g.URL + "/v1/chat/completions", Key: "demo", Body: chat("vast", "")}); a.Status != http.StatusServiceUnavailable || !strings.Contains(string(a.Body), "with a smaller max_tokens the request may pass") {
+	// What declares more than the whole allowance is refused as it is.
+	if a := stack.Do(t, stack.Request{URL: g.URL + "/v1/chat/completions", Key: "demo", Body: chat("vast", `"max_tokens":25000,`)}); a.Status != http.StatusServiceUnavailable || !strings.Contains(string(a.Body), "with a smaller max_tokens the request may pass") {
 		t.Errorf("more than the allowance: status %d: %s", a.Status, a.Body)
 	}
+	// What declares nothing is bounded, so that as many fit as may come in a minute.
+	undeclared(t, s, g)
 	stats := g.Book().Stats()
-	if n := stats.Reserved.Load() - reserved; n != 0 || stats.Local.Load() != 1 {
+	if n := stats.Reserved.Load() - reserved; n != 0 || stats.Local.Load() != outage.Requests {
 		t.Errorf("%d reserves were asked of a log that is away; %d attempts were admitted without it", n, stats.Local.Load())
+	}
+}
+
+// undeclared sends requests without an output limit, of a model without one, in each wire format that has output, and checks that each
+// is served with a bound in its body and nothing else changed.
+func undeclared(t *testing.T, s *stack.Stack, g *stack.Gateway) {
+	t.Helper()
+	messages := `"messages":[{"role":"user","content":"Hello"}]}`
+	for _, c := range []struct{ path, body, bounded string }{
+		{"/v1/chat/completions", chat("vast", ""), `,"max_completion_tokens":4096}`},
+		{"/v1/completions", `{"model":"vast","n":4,"prompt":"Hello"}`, `,"max_tokens":1024}`},
+		{"/v1/responses", `{"model":"vast","input":"Hello"}`, `,"max_output_tokens":4096}`},
+		{"/v1/messages", `{"model":"vast",` + messages, `,"max_tokens":4096}`},
+	} {
+		a := stack.Do(t, stack.Request{URL: g.URL + c.path, Key: "demo", Body: c.body})
+		if a.Status != http.StatusOK || a.Header.Get("X-Tm-Admission-Mode") != "bounded_local" {
+			t.Errorf("%s: status %d, mode %q: %s", c.path, a.Status, a.Header.Get("X-Tm-Admission-Mode"), a.Body)
+			continue
+		}
+		calls := s.Provider.Ledger().Calls()
+		got, want := string(calls[len(calls)-1].Body), strings.TrimSuffix(c.body, "}")+c.bounded
+		if got != want {
+			t.Errorf("%s: the model was sent\n%s, want\n%s", c.path, got, want)
+		}
 	}
 }
 
