@@ -17,7 +17,7 @@ import (
 )
 
 // patience is how long what must happen is waited for.
-const patience = 60 * time.Second
+const patience = 2 * time.Minute
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.Cleanup(postgrestest.Exit)) }
 
