@@ -21,7 +21,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience is how long a test waits for what must happen. It is far more than any of it takes.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // front is a gateway in small: a server that relays every request to one upstream.
 type front struct {

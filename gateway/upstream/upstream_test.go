@@ -18,7 +18,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience is how long a test waits for what must happen. It is far more than any of it takes.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()

@@ -21,7 +21,7 @@ import (
 )
 
 // patience is how long what must happen is waited for.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 const gateway = events.Gateway("gw-abcdefgh")
 

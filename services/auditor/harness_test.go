@@ -26,7 +26,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // node is a broker with an empty log.
 type node struct {

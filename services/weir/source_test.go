@@ -26,7 +26,7 @@ import (
 const recordedLog = "../../projections/insight/testdata/ten.jsonl"
 
 // patience bounds everything that a test waits for.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // tools are the commands that read the log, as the command line has them.
 type tools struct {
