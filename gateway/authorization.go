@@ -64,6 +64,7 @@ func (x *exchange) unheard() *refusal.Answer {
 	if !x.key.Dynamic || !x.s.config.Apart || x.s.standing() == Verified {
 		return nil
 	}
+	delete(x.w.Header(), authorizationHeader) // nothing is decided on what is known of it
 	return x.s.unverified("neither the log nor the store of the authority can be reached, please retry")
 }
 

@@ -174,11 +174,11 @@ func (n *node) start(ctx context.Context) (err error) {
 	return n.operate()
 }
 
-// openLog opens the log. Who may not make it waits for who does.
+// openLog opens the log. Who may not make it waits for who does, and everybody for servers that do not answer yet, such as those that elect a leader.
 func (n *node) openLog(ctx context.Context, keeper bool) (err error) {
 	for {
 		n.log, err = journal.Open(ctx, n.conn, journal.Config{Create: keeper, Replicas: n.config.Log.Replicas, MaxAge: n.config.Log.MaxAge, MaxBytes: n.maxBytes(), Compress: n.config.Log.Compress})
-		if err == nil || keeper || !errors.Is(err, jetstream.ErrStreamNotFound) {
+		if err == nil || !journal.Unreachable(err) && (keeper || !errors.Is(err, jetstream.ErrStreamNotFound)) {
 			return err
 		}
 		select {

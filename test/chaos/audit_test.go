@@ -6,15 +6,30 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/gateway/inquiry"
 	"github.com/weirhq/weir/projections/generation"
+	"github.com/weirhq/weir/projections/postgres"
+	"github.com/weirhq/weir/projections/postgres/audit"
 	"github.com/weirhq/weir/services/auditor"
 	"github.com/weirhq/weir/test/e2e/stack"
 )
 
+// records reads the audit's records, where they are kept.
+func (w *world) records(nc *nats.Conn) (r inquiry.Generations, done func()) {
+	if w.database == nil {
+		return auditor.NewReader(nc), func() {}
+	}
+	pool, err := postgres.Open(w.database.URL, "chaos")
+	w.must(err)
+	return audit.NewReader(pool), pool.Close
+}
+
 // audit checks that the audit has one record of each request that the log knows, refused ones too, with the tokens and the cost that the
 // log's finals have; of calls, with those of the upstream's own record.
-func (w *world) audit(s *stack.Story, reader *auditor.Reader, c checks) {
+func (w *world) audit(s *stack.Story, reader inquiry.Generations, c checks) {
 	w.tb.Helper()
 	records := map[events.RequestID]*generation.Record{}
 	missing := ""
@@ -71,7 +86,7 @@ func orgOf(t *stack.Trail) events.Org {
 }
 
 // record reads one record, or says why there is none.
-func (w *world) record(reader *auditor.Reader, org events.Org, id events.RequestID) (*generation.Record, string) {
+func (w *world) record(reader inquiry.Generations, org events.Org, id events.RequestID) (*generation.Record, string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	b, found, err := reader.Generation(ctx, org, id)

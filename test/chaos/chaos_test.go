@@ -18,9 +18,6 @@ import (
 	"github.com/weirhq/weir/test/e2e/stack"
 )
 
-// atOnce is how many rows run at the same time: most of a row is waiting.
-const atOnce = 4
-
 // binary is the product as users run it, built once.
 var binary string
 

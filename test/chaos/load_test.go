@@ -32,12 +32,16 @@ type result struct {
 	status  int // 0: the connection broke
 	code    string
 	bounded bool
+	aged    bool // the key was let in as it was last known
 	whole   bool // the answer came to its end
 }
 
-func ask(url, org string) (*stack.Answer, error) {
-	r, err := stack.Request{URL: url + "/v1/chat/completions", Key: org,
-		Body: `{"model":"` + org + `","max_tokens":16,"messages":[{"role":"user","content":"hello"}]}`}.New()
+// ask asks for the model that is named as a key's org is, which the key is named as, too.
+func ask(url, org string) (*stack.Answer, error) { return askFor(url, org, org) }
+
+func askFor(url, key, model string) (*stack.Answer, error) {
+	r, err := stack.Request{URL: url + "/v1/chat/completions", Key: key,
+		Body: `{"model":"` + model + `","max_tokens":16,"messages":[{"role":"user","content":"hello"}]}`}.New()
 	if err != nil {
 		return nil, err
 	}
@@ -75,9 +79,9 @@ func (w *world) run(clients int, orgs ...string) *load {
 				l.mu.Lock()
 				l.all = append(l.all, r)
 				l.mu.Unlock()
-				pause := 20 * time.Millisecond
+				pause := think
 				if r.status != http.StatusOK {
-					pause = 100 * time.Millisecond
+					pause = max(pause, 100*time.Millisecond)
 				}
 				time.Sleep(pause)
 			}
@@ -96,6 +100,7 @@ func (l *load) one(url, org string) result {
 	var e struct{ Error struct{ Code string } }
 	_ = json.Unmarshal(a.Body, &e) // a success has none
 	r.id, r.status, r.code, r.whole, r.bounded = a.ID(), a.Status, e.Error.Code, err == nil, a.Header.Get("X-Tm-Admission-Mode") == "bounded_local"
+	r.aged = a.Header.Get("X-Tm-Authorization-Mode") == "bounded_snapshot"
 	return r
 }
 
@@ -110,11 +115,14 @@ func (l *load) end() []result {
 // say sums up what failed: for how long, and with what.
 func say(all []result) string {
 	var first, last time.Time
-	failed, bounded := map[string]int{}, 0
+	failed, bounded, aged := map[string]int{}, 0, 0
 	for i := range all {
 		r := &all[i]
 		if r.bounded {
 			bounded++
+		}
+		if r.aged && r.status == http.StatusOK {
+			aged++
 		}
 		if r.status == http.StatusOK && r.whole || r.status == http.StatusTooManyRequests && r.org == "strict" {
 			continue // its limit is lower than its load
@@ -139,5 +147,9 @@ func say(all []result) string {
 	if len(words) == 0 {
 		words = []string{"none"}
 	}
-	return fmt.Sprintf("%d requests, %d bounded_local; requests failed for %.1f s: %s", len(all), bounded, last.Sub(first).Seconds(), strings.Join(words, ", "))
+	modes := fmt.Sprintf("%d bounded_local", bounded)
+	if aged > 0 {
+		modes += fmt.Sprintf(", %d bounded_snapshot", aged)
+	}
+	return fmt.Sprintf("%d requests, %s; requests failed for %.1f s: %s", len(all), modes, last.Sub(first).Seconds(), strings.Join(words, ", "))
 }

@@ -12,6 +12,12 @@ import (
 
 const long = true
 
+// atOnce is how many rows run at the same time: one, as each says for how long requests failed.
+const atOnce = 1
+
+// think is how long a client waits after an answer: so many are not to keep a small machine busy with themselves.
+const think = 250 * time.Millisecond
+
 // serversOfOwn is how many NATS servers hold the log where it is theirs.
 const serversOfOwn = 3
 

@@ -25,6 +25,7 @@ import (
 	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/services/provider"
 	"github.com/weirhq/weir/test/e2e/stack"
+	"github.com/weirhq/weir/test/postgrestest"
 )
 
 // within bounds what is bound to happen, on a machine that has much else to do.
@@ -123,7 +124,10 @@ type world struct {
 	pipes    [2]*pipe // the gateways' ways to the log
 	urls     [2]string
 	nats     string
+	doors    []string // where each server that holds the log takes clients
 	secrets  map[access.Role]access.Secret
+	database *postgrestest.Server           // nil: there is none
+	ways     map[string]*postgrestest.Proxy // to the database, by process
 }
 
 // setup says what a world is made of. All of it has a default.
@@ -136,6 +140,9 @@ type setup struct {
 	env     []string    // of the log's process
 	probe   string      // the org whose requests say that a gateway admits. Defaults to strict
 	servers int         // NATS servers of their own hold the log, so many, and core is the first of them. Defaults to none: a process with the role broker does
+
+	// database has authority and audit in PostgreSQL, keys that are made through the API, and the first gateway manage.
+	database bool
 }
 
 func free(tb testing.TB) string {
@@ -148,13 +155,18 @@ func free(tb testing.TB) string {
 	return l.Addr().String()
 }
 
-// joining are the roles that join the log from other processes, each by a secret of its own.
-var joining = []access.Role{access.Gateway, access.Projector, access.Auditor, access.Operator}
+// manager is the identity of a gateway that manages.
+const manager access.Role = "manager"
+
+// joining are the identities that join the log from other processes, each by a secret of its own, and what they may do.
+var joining = map[access.Role][]access.Role{access.Gateway: {access.Gateway}, access.Projector: {access.Projector}, access.Auditor: {access.Auditor},
+	access.Operator: {access.Operator}, manager: {access.Gateway, access.Operator}}
 
 // newWorld starts everything and waits until both gateways admit.
 func newWorld(tb testing.TB, s setup) *world {
 	tb.Helper()
-	w := &world{tb: tb, dir: tb.TempDir(), setup: s, nats: free(tb), secrets: map[access.Role]access.Secret{}}
+	w := &world{tb: tb, dir: tb.TempDir(), setup: s, nats: free(tb), secrets: map[access.Role]access.Secret{}, ways: map[string]*postgrestest.Proxy{}}
+	w.doors = []string{w.nats}
 	if w.setup.script == "" {
 		w.setup.script = script
 	}
@@ -172,8 +184,8 @@ func newWorld(tb testing.TB, s setup) *world {
 	}
 	w.provide()
 	var all access.Credentials
-	for _, role := range joining {
-		c, secret, err := access.NewCredentials(string(role), role)
+	for role, may := range joining {
+		c, secret, err := access.NewCredentials(string(role), may...)
 		w.must(err)
 		all.Identities, w.secrets[role] = append(all.Identities, c), secret
 		w.must(access.WriteSecret(w.secretOf(role), secret))
@@ -181,6 +193,9 @@ func newWorld(tb testing.TB, s setup) *world {
 	credentials, err := yaml.Marshal(all)
 	w.must(err)
 	stack.WriteFile(tb, filepath.Join(w.dir, "credentials"), string(credentials))
+	if s.database {
+		w.database = postgrestest.Own(tb)
+	}
 	w.processes()
 	w.core.start()
 	for _, p := range w.peers {
@@ -198,7 +213,28 @@ func newWorld(tb testing.TB, s setup) *world {
 		g.start()
 	}
 	w.ready()
+	if s.apart {
+		w.until("the auditor has begun", w.audits)
+	}
 	return w
+}
+
+// audits says whether the auditor has a request that was just made.
+func (w *world) audits() bool {
+	a, err := ask(w.urls[0], w.setup.probe)
+	if err != nil || a.Status != http.StatusOK {
+		return false
+	}
+	nc, _, _ := w.join(access.Auditor)
+	defer nc.Close()
+	records, done := w.records(nc)
+	defer done()
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if r, _ := w.record(records, events.Org(w.setup.probe), events.RequestID(a.ID())); r != nil {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *world) must(err error) {
@@ -226,7 +262,12 @@ func (w *world) provide() {
 func (w *world) config(name, head string) string {
 	dir := filepath.Join(w.dir, name)
 	w.must(os.MkdirAll(dir, 0o700))
-	return stack.Settings{Weir: w.setup.weir, Keys: w.setup.keys}.Write(w.tb, dir, head, map[string]string{"upstream": w.upstream})
+	settings := stack.Settings{Weir: w.setup.weir, Keys: w.setup.keys}
+	if w.database != nil {
+		head += w.at(name)
+		settings.Mode = "dynamic"
+	}
+	return settings.Write(w.tb, dir, head, map[string]string{"upstream": w.upstream})
 }
 
 // secretOf is the file with a role's secret.
@@ -256,7 +297,11 @@ func (w *world) processes() {
 		w.pipes[i] = newPipe(w.tb, w.nats)
 		addr, name := free(w.tb), fmt.Sprintf("gw%d", i)
 		w.urls[i] = "http://" + addr
-		w.gateways[i] = w.process("serve", "--roles", "gateway", "--config", w.config(name, w.joins(name, addr, w.pipes[i].addr(), access.Gateway)))
+		roles, identity := "gateway", access.Gateway
+		if w.database != nil && i == 0 {
+			roles, identity = "gateway,manager", manager
+		}
+		w.gateways[i] = w.process("serve", "--roles", roles, "--config", w.config(name, w.joins(name, addr, w.pipes[i].addr(), identity)))
 	}
 }
 
@@ -266,6 +311,9 @@ func (w *world) broker() {
 	roles := "broker,projector,auditor"
 	if w.setup.apart {
 		roles = "broker"
+	}
+	if w.database != nil {
+		w.migrate(core)
 	}
 	w.core = w.process("serve", "--roles", roles, "--config", core)
 	w.core.env = w.setup.env
