@@ -88,6 +88,29 @@ func TestPagesSayWhatIsOutOfReach(t *testing.T) {
 	}
 }
 
+// A refusal of money is told in dollars, and when it is worth another try; every instant has its date and zone.
+func TestARefusalByTheGateway(t *testing.T) {
+	s, _ := serve(t, script{"GET /api/me": signedIn, "GET /api/explain": `200 {"story":{"request":"r1","outcome":"refused","summary":"refused","timeline":[{"time":"2026-03-02T10:00:00.5Z","what":"refused"}],
+		"refused_by_gateway":[{"time":"2026-03-02T10:00:00.5Z","gate":"limits","scope":"org","kind":"spend","meter":"org/acme/spend-day","limit":50000000000,"used":49999000000,"requested":2000000,"status":429,
+		"code":"spend_limit_exceeded","retry_at":"2026-03-03T00:00:00Z","by":{"count":0,"amount":0}}],"decisions":[],"cost":{"nano":0}}}`})
+	status, text, _ := get(t, s, "/console/activity/r1")
+	for _, want := range []string{"$49.999 of $50.00 used, $0.002 more asked for.", "Worth another try at 2026-03-03 00:00:00 UTC.", "<dt>Came</dt><dd>2026-03-02 10:00:00 UTC</dd>", "<dt>At</dt><dd>2026-03-02 10:00:00 UTC</dd>"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page (%d) does not say %q:\n%s", status, want, text)
+		}
+	}
+}
+
+// Where others read the log, the page asks again by itself.
+func TestAPageAsksAgain(t *testing.T) {
+	for answer, again := range map[string]bool{`503 {"error":"others are reading the log: come again","code":"busy"}`: true, `404 {"error":"there is no such request of this org in the log","code":"not_found"}`: false} {
+		s, _ := serve(t, script{"GET /api/me": signedIn, "GET /api/explain": answer})
+		if status, text, _ := get(t, s, "/console/activity/r1"); strings.Contains(text, `hx-trigger="every`) != again || fmt.Sprint(status) != answer[:3] {
+			t.Errorf("%s: %d %s", answer, status, text)
+		}
+	}
+}
+
 func TestUsageIsExact(t *testing.T) {
 	row := func(hour, cost string) string {
 		return `{"start":"2026-03-02T` + hour + `:00:00Z","key":"<b>k","model":"m","requests":1234,"unsettled":2,"input_tokens":` + cost + `,"cached_tokens":0,"output_tokens":7,"cost_nano":` + cost + `}`

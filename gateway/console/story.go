@@ -16,11 +16,14 @@ import (
 // storyPage is what the page of one request shows.
 type storyPage struct {
 	ID      string
-	Story   *insight.Story // nil: it cannot be told
-	Missing string         // why
-	Running bool
+	Story   *insight.Story     // nil: it cannot be told
+	Missing string             // why
+	Running bool               // it will be told otherwise soon: the page asks again by itself
 	Record  *generation.Record // what the audit kept, where the story cannot be told
 }
+
+// busy is the code of an answer that says that others are asking.
+const busy = "busy"
 
 func (h *Handler) showRequest(w http.ResponseWriter, r *http.Request, who *me) error {
 	p := storyPage{ID: r.PathValue("id")}
@@ -33,7 +36,7 @@ func (h *Handler) showRequest(w http.ResponseWriter, r *http.Request, who *me) e
 		if p.Record = h.record(r, p.ID); p.Record == nil {
 			status = no.Status
 		}
-		p.Missing, err = sentence(no.Message), nil
+		p.Missing, p.Running, err = sentence(no.Message), no.Code == busy, nil
 	}
 	if err != nil {
 		return err

@@ -18,8 +18,8 @@
 // The functions Handler.explain, simulate, usage, list and generation say more of each. A person sees what is of the own org: of others only how much they
 // hold together.
 //
-// Reading a log takes long and much memory: few do so at once, of one org one, and none for longer than a minute. Who comes beyond that is
-// told when to come again.
+// Reading a log takes long and much memory: few do so at once, of one org one, and none for longer than a minute. Who comes beyond that waits
+// for some seconds, and is then told when to come again.
 package inquiry
 
 import (
@@ -43,7 +43,8 @@ const (
 	// MaxReaders is how many questions read the log at once; of those of one org, one does.
 	MaxReaders = 2
 
-	comeAgain = 5 * time.Second
+	turnWithin = 10 * time.Second // for one's turn to read the log: two people of an org may look at requests at the same time
+	comeAgain  = 5 * time.Second
 )
 
 // ErrEnough ends a reading without an error.
@@ -97,7 +98,7 @@ type Handler struct {
 	door    Door
 	config  Config
 	readers chan struct{}
-	orgs    sync.Map // those whose people's question reads the log
+	orgs    sync.Map // those whose people's question reads the log, with a chan struct{} that is closed when it has
 }
 
 // Mount adds the endpoints to a door.
@@ -117,21 +118,38 @@ func (h *Handler) reading(ctx context.Context, who manage.Caller) (within contex
 	if h.config.Log == nil {
 		return nil, nil, manage.Refused(http.StatusServiceUnavailable, "no_log", "this process does not read the log: ask one with the role broker, projector, auditor or biller", 0)
 	}
+	waiting, cancel := context.WithTimeout(ctx, turnWithin)
+	defer cancel()
 	leave := func() {}
 	if !who.Operator {
-		if _, asks := h.orgs.LoadOrStore(who.Org, true); asks {
+		if leave = h.turn(waiting, who.Org); leave == nil {
 			return nil, nil, manage.Refused(http.StatusServiceUnavailable, "busy", "another question of this org is reading the log: come again", comeAgain)
 		}
-		leave = func() { h.orgs.Delete(who.Org) }
 	}
 	select {
 	case h.readers <- struct{}{}:
-	default:
+	case <-waiting.Done():
 		leave()
 		return nil, nil, manage.Refused(http.StatusServiceUnavailable, "busy", "others are reading the log: come again", comeAgain)
 	}
-	within, cancel := context.WithTimeout(ctx, AnswerWithin)
-	return within, sync.OnceFunc(func() { cancel(); <-h.readers; leave() }), nil
+	within, end := context.WithTimeout(ctx, AnswerWithin)
+	return within, sync.OnceFunc(func() { end(); <-h.readers; leave() }), nil
+}
+
+// turn waits until no other question of an org reads the log; leave lets the next one. It is nil if the time is over first.
+func (h *Handler) turn(ctx context.Context, org events.Org) (leave func()) {
+	mine := make(chan struct{})
+	for {
+		other, asks := h.orgs.LoadOrStore(org, mine)
+		if !asks {
+			return func() { h.orgs.Delete(org); close(mine) }
+		}
+		select {
+		case <-other.(chan struct{}):
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // late turns the end of the time for an answer into words.

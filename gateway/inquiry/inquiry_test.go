@@ -98,7 +98,9 @@ func TestASlowClientKeepsNobodyFromAsking(t *testing.T) {
 func TestAnOrgReadsOnceAtATime(t *testing.T) {
 	h := Mount(nothing{}, Config{Log: nothing{}, Now: time.Now})
 	ask := func(who manage.Caller) func() {
-		if _, done, err := h.reading(t.Context(), who); err == nil {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // who would wait for a turn
+		defer cancel()
+		if _, done, err := h.reading(ctx, who); err == nil {
 			t.Cleanup(done)
 			return done
 		}
@@ -123,5 +125,45 @@ func TestAnOrgReadsOnceAtATime(t *testing.T) {
 	first()
 	if ask(operator) == nil {
 		t.Error("an operator is not let in")
+	}
+}
+
+// Whoever comes while another question is answered has its turn after it.
+func TestQuestionsWaitForTheirTurn(t *testing.T) {
+	for name, callers := range map[string][]manage.Caller{"of one org": {{Org: "a"}, {Org: "a"}, {Org: "a"}}, "of all": {{Org: "a"}, {Org: "b"}, {Org: "c"}, {Operator: true}}} {
+		h := Mount(nothing{}, Config{Log: nothing{}, Now: time.Now})
+		answered := make(chan error)
+		first := make([]func(), 0, MaxReaders)
+		for _, who := range callers[:MaxReaders] {
+			if _, done, err := h.reading(t.Context(), who); err == nil {
+				first = append(first, done)
+			}
+			if callers[0] == callers[1] {
+				break
+			}
+		}
+		for _, who := range callers[len(first):] {
+			go func() {
+				_, done, err := h.reading(t.Context(), who)
+				if err == nil {
+					done()
+				}
+				answered <- err
+			}()
+		}
+		select {
+		case err := <-answered:
+			t.Errorf("%s: one did not wait: %v", name, err)
+			continue
+		case <-time.After(20 * time.Millisecond):
+		}
+		for _, done := range first {
+			done()
+		}
+		for range callers[len(first):] {
+			if err := <-answered; err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
 	}
 }
