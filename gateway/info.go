@@ -125,14 +125,11 @@ func (s *Server) serveLimits(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		model, info.Model = m, &m.ID
-		bound := estimate.Model{MaxOutput: m.MaxOutputTokens, Local: m.Local != nil}.Max()
-		if bound > 0 {
+		shape := policy.Shape(m)
+		if bound := shape.Max(); bound > 0 {
 			info.MaxOutputTokens = bound
 		}
-		info.DefaultMaxOutputTokens = info.MaxOutputTokens
-		if m.Dedicated != nil && m.Dedicated.DefaultMaxOutputTokens > 0 {
-			info.DefaultMaxOutputTokens = min(m.Dedicated.DefaultMaxOutputTokens, info.MaxOutputTokens)
-		}
+		info.DefaultMaxOutputTokens = shape.Default()
 	}
 	s.fillLimits(&info, c, model)
 	c.json(info)
@@ -140,12 +137,12 @@ func (s *Server) serveLimits(w http.ResponseWriter, r *http.Request) {
 
 // fillLimits adds every limit that a small request of the key would claim.
 func (s *Server) fillLimits(info *limitsInfo, c *client, model *authority.Model) {
-	plan := policy.New(&policy.Input{Snapshot: c.snap, Key: c.key, Model: model, Request: &wire.Request{Op: wire.Chat, Model: model.ID, Choices: 1},
-		Target: policy.Target{Local: true}, Healthy: int64(s.config.Upstream.Healthy(model.ID)), Settings: s.config.Settings, Now: s.config.Now()})
 	now := s.config.Now()
+	claims := policy.Limits(&policy.Input{Snapshot: c.snap, Key: c.key, Model: model, Request: &wire.Request{Op: wire.Chat, Model: model.ID, Choices: 1},
+		Target: policy.Target{Local: true}, Healthy: int64(s.config.Upstream.Healthy(model.ID)), Settings: s.config.Settings, Now: now})
 	info.Limits = []limitInfo{}
-	for i := range plan.Claims {
-		claim := &plan.Claims[i]
+	for i := range claims {
+		claim := &claims[i]
 		if !claim.HasLimit {
 			continue
 		}
@@ -163,10 +160,8 @@ func (s *Server) fillLimits(info *limitsInfo, c *client, model *authority.Model)
 			}
 		}
 	}
-	for _, scope := range c.snap.Scopes(c.key) {
-		if scope.Limits.Closed {
-			info.OutageMode = "closed"
-		}
+	if closed(c.snap, c.key, model) {
+		info.OutageMode = "closed"
 	}
 }
 

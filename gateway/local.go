@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/gateway/estimate"
 	"github.com/weirhq/weir/gateway/outage"
 	"github.com/weirhq/weir/gateway/policy"
@@ -167,16 +168,19 @@ func (x *exchange) handBack() {
 }
 
 // closed says whether any scope that applies admits nothing without the log.
-func (x *exchange) closed() bool {
-	for _, s := range x.snap.Scopes(x.key) {
+func (x *exchange) closed() bool { return closed(x.snap, x.key, x.model) }
+
+// closed says whether any scope of a key and a model admits nothing without the log.
+func closed(snap *authority.Snapshot, key *authority.Key, model *authority.Model) bool {
+	for _, s := range snap.Scopes(key) {
 		if s.Limits.Closed {
 			return true
 		}
 	}
-	if org := x.snap.Orgs[x.key.Org]; org != nil && org.Models[x.model.ID].Closed {
+	if org := snap.Orgs[key.Org]; org != nil && org.Models[model.ID].Closed {
 		return true
 	}
-	return x.model.Dedicated != nil && x.model.Dedicated.Limits.Closed
+	return model.Dedicated != nil && model.Dedicated.Limits.Closed
 }
 
 // errLapsed is the cause of calls that end because the lease could not be renewed.

@@ -76,6 +76,7 @@ func Multiply(a, b int64) int64 {
 type Model struct {
 	MaxOutput     int64 // the model's own max_output_tokens
 	ContextWindow int64 // input and output together
+	MaxInput      int64 // the longest input that is admitted
 	DefaultOutput int64 // for requests without a limit, where an endpoint sets one; capped at MaxOutput
 	Local         bool  // self-hosted: without MaxOutput it has neither bound nor cap
 	MaxUndeclared int64 // lowers the output, all choices together, of requests without a limit, also where nothing else bounds it
@@ -88,6 +89,17 @@ func (m Model) Max() int64 {
 		return m.MaxOutput
 	}
 	return DefaultMaxOutput
+}
+
+// Default is the output of one choice of a short request without a limit.
+func (m Model) Default() int64 { return m.undeclared(0, false) }
+
+// longest is what unknown input is taken for: all that the model holds, or all that is admitted where that is less. 0: neither is known.
+func (m Model) longest() int64 {
+	if m.MaxInput > 0 && (m.ContextWindow == 0 || m.MaxInput < m.ContextWindow) {
+		return m.MaxInput
+	}
+	return m.ContextWindow
 }
 
 // Estimate is one request in tokens, for the claims that it makes.
@@ -107,9 +119,9 @@ func Of(r *wire.Request, ratio Ratio, m Model) (Estimate, error) {
 		Learned:     Add(Learned(ratio, r.TextBytes, r.Messages), r.TokenIDs),
 		Reservation: Reservation(int64(len(r.Body)), r.Base64Bytes, r.Images+r.Documents),
 	}
-	if r.UnknownInput != "" && m.ContextWindow > 0 {
-		e.Learned = max(e.Learned, m.ContextWindow)
-		e.Reservation = max(e.Reservation, m.ContextWindow)
+	if r.UnknownInput != "" {
+		e.Learned = max(e.Learned, m.longest())
+		e.Reservation = max(e.Reservation, m.longest())
 	}
 	if !r.Op.Generates() {
 		return e, nil

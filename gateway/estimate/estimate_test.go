@@ -98,6 +98,8 @@ func TestOf(t *testing.T) {
 			Estimate{Learned: 4, Counted: 32_768, Held: 32_768}, ""},
 		{"unknown input reserves the window", `{"model":"m","previous_response_id":"r"}`, wire.Responses, gpt,
 			Estimate{Learned: 128_000, Reservation: 128_000, Bound: 16_384, Counted: 16_384, Held: 16_384}, ""},
+		{"or all that is admitted", `{"model":"m","previous_response_id":"r"}`, wire.Responses, Model{MaxOutput: 16_384, ContextWindow: 128_000, MaxInput: 1000},
+			Estimate{Learned: 1000, Reservation: 1000, Bound: 16_384, Counted: 16_384, Held: 16_384}, ""},
 		{"embeddings have no output", `{"model":"m","input":[1,2,3,4,5,6]}`, wire.Embeddings, gpt, Estimate{Learned: 4 + 6}, ""},
 		{"above the maximum", `{"model":"m","messages":[{}],"max_tokens":16385}`, wire.Chat, gpt, Estimate{}, "max_tokens is 16385: it must be at most 16384"},
 		{"above what an undeclared model takes", `{"model":"m","messages":[{}],"max_completion_tokens":2147483648}`, wire.Chat, Model{}, Estimate{},

@@ -106,6 +106,28 @@ func (p *Plan) PriceVersion() string {
 
 // New makes the plan of a request's first attempt.
 func New(in *Input) *Plan {
+	p, b := begin(in)
+	if p.Refusal = b.local(); p.Refusal != nil {
+		p.Claims = b.claims
+		return p
+	}
+	b.gates()
+	p.Claims = b.attempt(b.claims, in.Target)
+	p.fit()
+	return p
+}
+
+// Limits are the claims that show which limits hold for a key and a model, whatever its requests would be refused for. The model may be
+// the zero one: then they are those of a request for any model.
+func Limits(in *Input) []events.Claim {
+	p, b := begin(in)
+	p.free = false // caps hold, though nothing may cost anything now
+	b.gates()
+	return b.claims
+}
+
+// begin makes a plan that has the rates alone.
+func begin(in *Input) (*Plan, *builder) {
 	p := &Plan{Target: in.Target, MaxMS: in.Settings.MaxMS, Price: in.Model.PriceAt(in.Now), weights: in.Model.Weights, fee: in.Snapshot.BYOKFee}
 	if p.MaxMS == 0 {
 		p.MaxMS = events.DefaultMaxMS
@@ -116,14 +138,15 @@ func New(in *Input) *Plan {
 	}
 	p.free = p.Price == nil || in.OwnOnly && p.fee == 0
 	p.train = in.Target.Local && in.Request.Trainable()
-	b := builder{in: in, p: p, scopes: in.Snapshot.Scopes(in.Key), generates: in.Request.Op.Generates()}
+	b := &builder{in: in, p: p, scopes: in.Snapshot.Scopes(in.Key), generates: in.Request.Op.Generates()}
 	b.claims = make([]events.Claim, 0, typicalClaims)
 	b.rates()
 	p.Rates = len(b.claims)
-	if p.Refusal = b.local(); p.Refusal != nil {
-		p.Claims = b.claims
-		return p
-	}
+	return p, b
+}
+
+// gates adds what is claimed after the rates, but for what an attempt claims.
+func (b *builder) gates() {
 	if b.generates {
 		b.occupancy()
 		b.serverless()
@@ -132,12 +155,9 @@ func New(in *Input) *Plan {
 	if b.generates {
 		b.daily()
 	}
-	if in.Request.Op != wire.CountTokens {
+	if b.in.Request.Op != wire.CountTokens {
 		b.money()
 	}
-	p.Claims = b.attempt(b.claims, in.Target)
-	p.fit()
-	return p
 }
 
 // fit drops shadow claims, the last first, where a reserve would have more claims than it may: they refuse nothing, and without them
@@ -171,10 +191,8 @@ func (b *builder) local() *Local {
 	if r.Background {
 		return &Local{Cause: Background, Model: m.ID, Param: "background"}
 	}
-	shape := estimate.Model{MaxOutput: m.MaxOutputTokens, ContextWindow: m.ContextWindow, Local: m.Local != nil, MaxUndeclared: in.MaxUndeclared}
-	if m.Dedicated != nil {
-		shape.DefaultOutput = m.Dedicated.DefaultMaxOutputTokens
-	}
+	shape := Shape(m)
+	shape.MaxUndeclared = in.MaxUndeclared
 	e, err := estimate.Of(r, in.ratio(), shape)
 	if err != nil {
 		return badField(m, err)
@@ -212,6 +230,15 @@ func (b *builder) local() *Local {
 		}
 	}
 	return nil
+}
+
+// Shape is what the estimates need to know of a model.
+func Shape(m *authority.Model) estimate.Model {
+	shape := estimate.Model{MaxOutput: m.MaxOutputTokens, ContextWindow: m.ContextWindow, MaxInput: m.Policy.MaxInputTokens, Local: m.Local != nil}
+	if m.Dedicated != nil {
+		shape.DefaultOutput = m.Dedicated.DefaultMaxOutputTokens
+	}
+	return shape
 }
 
 func badField(m *authority.Model, err error) *Local {

@@ -17,9 +17,11 @@ func tooLong(message string) refusal {
 func TestRequestCaps(t *testing.T) {
 	s := stack.New(t, stack.Config{Settings: stack.Settings{
 		Keys: []stack.Key{{Name: "plain"}, {Name: "once"}},
-		Weir: "orgs:\n  plain: {limits: {rpm: 100000}}\n  once: {limits: {rpm: 1}}\nmodels:\n" + local("capped", "pictures", "small", "free"),
+		Weir: "orgs:\n  plain: {limits: {rpm: 100000}}\n  once: {limits: {rpm: 1}}\nmodels:\n" + local("capped", "pictures", "small", "free") +
+			"  - {id: windowed, context_window: 1000, local: {engine: vllm, replicas: [\"{{upstream}}\"]}}\n",
 		Policies: map[string]string{
 			"capped":   policy("capped", "max_input_tokens: 100"),
+			"windowed": policy("windowed", "max_input_tokens: 100"),
 			"pictures": policy("pictures", "images_max: 1"),
 			"small":    policy("small", "max_input_tokens: 10"),
 			"free":     policy("free", "max_input_tokens: 0\nimages_max: 0\nadmit_budget_tokens: 0\nmax_inflight: 0"),
@@ -41,6 +43,13 @@ func TestRequestCaps(t *testing.T) {
 			isRefused(t, a, tooLong(""))
 			if e := a.Error(); e.Outer != "error" || e.Type != "invalid_request_error" {
 				t.Errorf("not in Anthropic's shape: %s", a.Body)
+			}
+		}},
+		{"input that is kept elsewhere is taken for the longest that is admitted, and not refused", func(t *testing.T, s *stack.Stack) {
+			a := stack.Do(t, stack.Request{URL: s.URL() + "/v1/responses", Key: "plain", Body: `{"model":"windowed","previous_response_id":"resp_1","input":"and then?"}`})
+			passes(t, a)
+			if d := s.Trail(t, a.ID()).Reserves[0]; d.Estimate.InputTokens != 100 {
+				t.Errorf("it is estimated at %d", d.Estimate.InputTokens)
 			}
 		}},
 		{"reducing only max_tokens does not fix this response", func(t *testing.T, s *stack.Stack) {

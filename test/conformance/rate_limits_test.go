@@ -26,6 +26,7 @@ orgs:
     principals: {ann: {rpm: 140}, bob: {rpm: 130, tpm: 2000000}}
     models: {strict: {rpm: 2}}
   closed: {limits: {rpm: 7, outage_mode: closed}}
+  advance: {billing: prepaid, limits: {rpm: 9, tpm: 900, concurrency: 3}, models: {gpt-4o: {outage_mode: closed}}}
 models:
   - {id: gpt-4o, context_window: 128000, max_output_tokens: 16384, price: {input: "1", output: "4"}, providers: [{connection: house}]}
   - {id: undeclared, providers: [{connection: house}]}
@@ -36,6 +37,7 @@ models:
   - {id: nowhere, max_output_tokens: 10, providers: [{connection: gone}]}
   - {id: cools, max_output_tokens: 10, providers: [{connection: cooled}]}
   - {id: claude, max_output_tokens: 8192, providers: [{connection: claude}]}
+  - {id: own, local: {engine: vllm, replicas: ["{{upstream}}"]}, dedicated: {rpm: 50, outage_mode: closed, default_max_output_tokens: 40000}}
   - {id: paced, max_output_tokens: 500, dedicated: {rps: 5, queue_ms: 5000, default_max_output_tokens: 9000}, providers: [{connection: house}]}
 connections:
   - {id: house, provider: openai, base_url: "{{upstream}}", pool: house}
@@ -60,7 +62,7 @@ func newAccounts(t *testing.T, gateways int) *stack.Stack {
 		{Name: "ann", Owner: "acme", Extra: "workspace: research, principal: ann, limits: {rpm: 120, tpm: 1000000, concurrency: 5}"},
 		{Name: "bob", Owner: "acme", Extra: "workspace: shared, principal: bob"},
 		{Name: "ben", Owner: "acme", Extra: "workspace: shared"},
-		{Name: "closed"}, {Name: "plain"},
+		{Name: "closed"}, {Name: "plain"}, {Name: "advance"},
 	}}})
 }
 
@@ -311,6 +313,22 @@ func TestInspectLimitsAndErrors(t *testing.T) {
 				}
 			}
 			if v := info(t, "closed", ""); v["rpm"] != 7.0 || v["outage_mode"] != "closed" {
+				t.Errorf("%v", v)
+			}
+			for _, model := range []string{"", "undeclared"} { // neither has a price: what an org that pays in advance would be refused for hides no limit
+				if v := info(t, "advance", model); v["rpm"] != 9.0 || v["tpm"] != 900.0 || v["concurrency"] != 3.0 || v["outage_mode"] != "bounded_open" {
+					t.Errorf("%q: %v", model, v)
+				}
+			}
+			for key, model := range map[string]string{"advance": "gpt-4o", "plain": "own"} { // closed by the org's limit of the model, by the endpoint's
+				if v := info(t, key, model); v["outage_mode"] != "closed" {
+					t.Errorf("%s: %v", model, v)
+				}
+			}
+			if v := info(t, "plain", "narrow"); v["default_max_output_tokens"] != 900.0 {
+				t.Errorf("%v", v)
+			}
+			if v := info(t, "plain", "own"); v["default_max_output_tokens"] != 40_000.0 {
 				t.Errorf("%v", v)
 			}
 		}},
