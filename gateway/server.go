@@ -159,6 +159,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h["X-Request-Id"] = []string{string(id)}
 	h["Request-Id"] = []string{string(id)}
+	if s.open(r.URL.Path) {
+		h[allowOrigin] = anyOrigin
+		if preflight(w, r) {
+			return
+		}
+	}
 	if s.closed.Load() {
 		h["Connection"] = closing // so that the client comes back to another gateway
 	}

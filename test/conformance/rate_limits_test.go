@@ -290,6 +290,18 @@ func TestScopesTogether(t *testing.T) {
 	})
 }
 
+// TestOtherOriginsNeedAKey: where everybody is let in, that is no page of another origin.
+func TestOtherOriginsNeedAKey(t *testing.T) {
+	s := stack.New(t, stack.Config{Settings: stack.Settings{Mode: "none", Weir: "models:\n" + local("m")}})
+	asks := map[string]string{"Origin": "https://app.example", "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+	if a := stack.Do(t, stack.Request{Method: "OPTIONS", URL: s.URL() + "/v1/chat/completions", Header: asks}); a.Status == 204 {
+		t.Errorf("status %d, %v", a.Status, a.Header)
+	}
+	if a := call(t, s, "", "", body("m", "", 4)); a.Status != 200 || a.Header.Get("Access-Control-Allow-Origin") != "" {
+		t.Errorf("status %d, %v", a.Status, a.Header)
+	}
+}
+
 // TestInspectLimitsAndErrors: "Inspect limits and errors".
 func TestInspectLimitsAndErrors(t *testing.T) {
 	s := newAccounts(t, 1)
@@ -393,11 +405,32 @@ func TestInspectLimitsAndErrors(t *testing.T) {
 					}
 				}
 			}
+			for _, h := range []http.Header{oe.Response.Header, ae.Response.Header} {
+				if h.Get("Access-Control-Allow-Origin") != "*" {
+					t.Error("scripts of other origins may not read it")
+				}
+			}
 			for _, text := range []string{oe.RawJSON(), ae.RawJSON()} {
 				for _, want := range []string{`"origin":"gateway_admission"`, `"limit_scope":"org"`, `"limit_kind":"rpm"`, `"retryable":true`, `"retry_after_ms":`, `"resets_at":`} {
 					if !strings.Contains(text, want) {
 						t.Errorf("no %s in %s", want, text)
 					}
+				}
+			}
+		}},
+		{"scripts of other origins may call the API, and nothing else", func(t *testing.T, s *stack.Stack) {
+			asks := map[string]string{"Origin": "https://app.example", "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type,x-stainless-os"}
+			a := stack.Do(t, stack.Request{Method: "OPTIONS", URL: s.URL() + "/v1/chat/completions", Header: asks})
+			if a.Status != 204 || a.Header.Get("Access-Control-Allow-Origin") != "*" || a.Header.Get("Access-Control-Allow-Methods") != "GET, POST" ||
+				a.Header.Get("Access-Control-Allow-Headers") != asks["Access-Control-Request-Headers"] || a.Header.Get("Access-Control-Allow-Credentials") != "" {
+				t.Errorf("status %d, %v", a.Status, a.Header)
+			}
+			if a := call(t, s, "nobody", "", body("gpt-4o", "", 4)); a.Status != 401 || a.Header.Get("Access-Control-Allow-Origin") != "*" {
+				t.Errorf("a refused key: status %d, %v", a.Status, a.Header)
+			}
+			for _, path := range []string{"/admin/orgs", "/api/admission-limits", "/console", "/metrics", "/ready"} {
+				if a := stack.Do(t, stack.Request{Method: "OPTIONS", URL: s.URL() + path, Header: asks}); a.Status == 204 || a.Header.Get("Access-Control-Allow-Origin") != "" {
+					t.Errorf("%s: status %d, %v", path, a.Status, a.Header)
 				}
 			}
 		}},
