@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
@@ -46,6 +47,20 @@ func Open(url, name string) (*pgxpool.Pool, error) {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
 	return pool, nil
+}
+
+// Refuses says whether err is a server's word that asking again will not change, as on a wrong password or a table that is not there. Any
+// other error is its absence, or a word that it is not there for now.
+func Refuses(err error) bool {
+	word, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return false
+	}
+	switch word.Code[:min(2, len(word.Code))] {
+	case "08", "25", "40", "53", "55", "57", "58": // connection, read-only, serialisation, resources, lock, operator, system
+		return false
+	}
+	return true
 }
 
 // Migrations brings a schema from version to version.

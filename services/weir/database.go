@@ -22,7 +22,6 @@ import (
 
 const (
 	migrateWithin = 10 * time.Minute // a large table is rewritten
-	databasePause = 500 * time.Millisecond
 	databaseFor   = 10 * time.Second // until it is said that a database does not answer
 )
 
@@ -35,21 +34,20 @@ func (n *node) openDatabase(ctx context.Context) (err error) {
 	if n.pool, err = postgres.Open(n.config.Database, "weir "+n.name); err != nil {
 		return err
 	}
-	for {
-		why, err := n.fits(ctx)
-		if err == nil && why != "" {
-			return errors.New(why)
-		}
-		if err == nil {
-			return nil
-		}
-		n.logger.Warn("the database does not answer", "error", err)
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("the database does not answer: %w", err)
-		case <-time.After(databasePause):
-		}
+	why := ""
+	err = n.await(ctx, "the database", func(err error) bool { return !postgres.Refuses(err) }, func(ctx context.Context) (err error) {
+		why, err = n.fits(ctx)
+		return err
+	})
+	switch {
+	case postgres.Refuses(err):
+		return fmt.Errorf("database (WEIR_DATABASE): it turns this process away; weir migrate status asks it likewise: %w", err)
+	case err != nil:
+		return fmt.Errorf("the database does not answer: %w", err)
+	case why != "":
+		return errors.New(why)
 	}
+	return nil
 }
 
 // fits says why the database's schema is not one to work with, if it is not.

@@ -30,7 +30,12 @@ func (n *node) ledgerDir() string { return filepath.Join(n.config.DataDir, "ledg
 // openLedger compares the log with every mark that can be found.
 func (n *node) openLedger(ctx context.Context) (err error) {
 	reads := n.has(roleProjector) || n.has(roleAuditor)
-	shared, writes, err := n.sharedMark(ctx, n.broker != nil || n.has(roleManager) || n.has(roleProjector))
+	var shared ledger.Shared
+	var writes bool
+	err = n.await(ctx, "the log's buckets", logAway, func(ctx context.Context) (err error) {
+		shared, writes, err = n.sharedMark(ctx, n.broker != nil || n.has(roleManager) || n.has(roleProjector))
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -38,7 +43,9 @@ func (n *node) openLedger(ctx context.Context) (err error) {
 	if n.config.Log.SyncAlways {
 		c.Behind = 0
 	}
-	if n.ledger, err = ledger.Open(ctx, c); err != nil {
+	opening, cancel := context.WithTimeout(ctx, openWithin)
+	defer cancel()
+	if n.ledger, err = ledger.Open(opening, c); err != nil {
 		return err
 	}
 	n.recovered = make(chan struct{}, 1)

@@ -18,7 +18,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
@@ -57,17 +56,11 @@ var allRoles = []string{roleBroker, roleProjector, roleAuditor, roleBiller, role
 // diskShare is how much of the disk the log may fill, in percent: beyond it the log takes no more, and nothing is forgotten.
 const diskShare = 80
 
-// openWithin bounds how long a process waits for the log when it starts.
+// openWithin bounds how long a process takes to start, once all that it needs is there.
 const openWithin = 30 * time.Second
 
 // mayWithin bounds the question whether this process may manage.
 const mayWithin = 5 * time.Second
-
-// joinWithin is how long it waits for servers that do not answer at all.
-const joinWithin = 10 * time.Second
-
-// openPause is between two looks for a log that another process is about to make.
-const openPause = 100 * time.Millisecond
 
 // node is one process with its roles.
 type node struct {
@@ -95,6 +88,7 @@ type node struct {
 	operators *http.Server  // of an address of their own; nil: there is none
 	operated  net.Listener  // that address
 	recovered chan struct{} // an operator has recovered the log
+	lobby     *lobby        // answers while the process waits to begin; nil: nobody asks it
 }
 
 func (n *node) has(role string) bool { return slices.Contains(n.roles, role) }
@@ -121,31 +115,28 @@ func parseRoles(text string) ([]string, error) {
 	return roles, nil
 }
 
-// start opens the log and makes every role. Close undoes it.
+// start opens the log and makes every role. It waits for a database and a log that are not there yet. Close undoes it.
 func (n *node) start(ctx context.Context) (err error) {
 	if n.name, err = access.NewName(n.config.Name); err != nil {
 		return err
 	}
 	n.registry = prometheus.NewRegistry()
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	opening, cancel := context.WithTimeout(ctx, openWithin)
-	defer cancel()
 	if err := n.trace(ctx); err != nil {
 		return err
 	}
-	if err := n.openDatabase(opening); err != nil {
+	n.lobby = &lobby{}
+	defer n.lobby.close()
+	if err := n.arrive(ctx); err != nil {
 		return err
 	}
-	if err := n.connect(opening); err != nil {
+	dynamic, err := n.dynamic(ctx)
+	if err != nil {
 		return err
 	}
-	keeper := n.has(roleProjector) || n.has(roleBroker)
-	if err := n.openLog(opening, keeper); err != nil {
-		return err
-	}
-	if err := n.openLedger(opening); err != nil {
-		return err
-	}
+	n.lobby.close() // before the gateway takes its address
+	opening, cancel := context.WithTimeout(ctx, openWithin)
+	defer cancel()
 	n.view = kv.NewView(time.Now)
 	n.feed = journal.NewFeed(n.log)
 	if err := n.project(); err != nil {
@@ -155,10 +146,6 @@ func (n *node) start(ctx context.Context) (err error) {
 		n.ratios = auditor.NewRatios(n.conn)
 		if err := n.ratios.Load(opening); err != nil {
 			n.logger.Warn("estimates begin with what nothing is known of", "error", err)
-		}
-		dynamic, err := n.dynamic(opening)
-		if err != nil {
-			return err
 		}
 		n.gateway, err = gateway.New(opening, gateway.Config{Dynamic: dynamic, Apart: n.pool != nil, Manages: n.manages(),
 			Config: n.config, Name: events.Gateway(n.name), Log: n.log, Conn: n.conn, Projector: n.projector,
@@ -174,19 +161,27 @@ func (n *node) start(ctx context.Context) (err error) {
 	return n.operate()
 }
 
-// openLog opens the log. Who may not make it waits for who does, and everybody for servers that do not answer yet, such as those that elect a leader.
-func (n *node) openLog(ctx context.Context, keeper bool) (err error) {
-	for {
-		n.log, err = journal.Open(ctx, n.conn, journal.Config{Create: keeper, Replicas: n.config.Log.Replicas, MaxAge: n.config.Log.MaxAge, MaxBytes: n.maxBytes(), Compress: n.config.Log.Compress})
-		if err == nil || !journal.Unreachable(err) && (keeper || !errors.Is(err, jetstream.ErrStreamNotFound)) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(openPause):
-		}
+// arrive opens the database and the log, and what is kept in them.
+func (n *node) arrive(ctx context.Context) error {
+	if err := n.openDatabase(ctx); err != nil {
+		return err
 	}
+	if err := n.connect(ctx); err != nil {
+		return err
+	}
+	if err := n.openLog(ctx, n.has(roleProjector) || n.has(roleBroker)); err != nil {
+		return err
+	}
+	return n.openLedger(ctx)
+}
+
+// openLog opens the log. Who may not make it waits for who does, and everybody for servers that do not answer yet, such as those that elect a leader.
+func (n *node) openLog(ctx context.Context, keeper bool) error {
+	config := journal.Config{Create: keeper, Replicas: n.config.Log.Replicas, MaxAge: n.config.Log.MaxAge, MaxBytes: n.maxBytes(), Compress: n.config.Log.Compress}
+	return n.await(ctx, "the log to be made, by a projector or a broker", logAway, func(ctx context.Context) (err error) {
+		n.log, err = journal.Open(ctx, n.conn, config)
+		return err
+	})
 }
 
 // project makes the roles that fold the log. In one process they share one reading of it.
@@ -240,10 +235,10 @@ func (n *node) bill() (err error) {
 // alone says that no other process can have a role of this one's log.
 func (n *node) alone() bool { return n.broker != nil && n.config.Log.Listen == "" }
 
-// dynamic opens the authority that is made through the API, if the configuration lets any be made.
+// dynamic opens the authority that is made through the API, if the process serves and the configuration lets any be made.
 func (n *node) dynamic(ctx context.Context) (gateway.Dynamic, error) {
 	auth, err := n.config.Mode()
-	if err != nil || auth != authority.ModeDynamic {
+	if err != nil || auth != authority.ModeDynamic || !n.has(roleGateway) {
 		return nil, err
 	}
 	if n.manages() {
@@ -254,7 +249,11 @@ func (n *node) dynamic(ctx context.Context) (gateway.Dynamic, error) {
 	if n.pool != nil {
 		return store.OpenPostgres(n.pool, store.PostgresConfig{Users: n.manages()}), nil
 	}
-	kv, err := store.OpenKV(ctx, n.conn, store.KVConfig{Create: n.manages() || n.broker != nil, Users: n.manages(), Replicas: n.config.Log.Replicas})
+	var kv *store.KV
+	err = n.await(ctx, "the authority's bucket, which a projector makes", logAway, func(ctx context.Context) (err error) {
+		kv, err = store.OpenKV(ctx, n.conn, store.KVConfig{Create: n.manages() || n.broker != nil, Users: n.manages(), Replicas: n.config.Log.Replicas})
+		return err
+	})
 	if err != nil {
 		return nil, err // not kv, which would be no nil interface
 	}
@@ -311,7 +310,9 @@ func (n *node) connect(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if n.broker, err = embedded.Start(ctx, cfg); err != nil {
+	starting, cancel := context.WithTimeout(ctx, openWithin)
+	defer cancel()
+	if n.broker, err = embedded.Start(starting, cfg); err != nil {
 		return err
 	}
 	n.conn, err = n.broker.Connect(access.Identity{Name: n.name, Roles: []access.Role{access.System}}, journal.Options(n.name)...)
@@ -319,26 +320,17 @@ func (n *node) connect(ctx context.Context) (err error) {
 }
 
 // join connects to another's log, which may be about to start.
-func (n *node) join(ctx context.Context, options []nats.Option) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, joinWithin)
-	defer cancel()
-	for waits := false; ; waits = true {
-		if n.conn, err = nats.Connect(n.config.Log.URL, options...); err == nil {
-			return nil
+func (n *node) join(ctx context.Context, options []nats.Option) error {
+	err := n.await(ctx, "the log", serversAway, func(context.Context) (err error) {
+		if n.conn, err = nats.Connect(n.config.Log.URL, options...); err != nil {
+			return fmt.Errorf("join the log at %s: %w", n.config.Log.URL, err)
 		}
-		err = fmt.Errorf("join the log at %s: %w", n.config.Log.URL, err)
-		if !errors.Is(err, nats.ErrNoServers) { // it answers, and does not let this process in
-			return err
-		}
-		if !waits {
-			n.logger.Warn("waits for the log", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(openPause):
-		}
+		return nil
+	})
+	if errors.Is(err, nats.ErrAuthorization) {
+		return fmt.Errorf("%w: it does not know this process's secret with the roles %v; add it there with weir credentials add", err, n.roles)
 	}
+	return err
 }
 
 // identity is what the process may do at another's log.

@@ -79,7 +79,7 @@ func (c *recoverCommand) Run(cli *cli, out io.Writer) error {
 	if err := n.openDatabase(opening); err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
-	if err := n.connect(ctx); err != nil {
+	if err := n.connect(opening); err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
 	r := recovery{n: n, order: order{c.Windows, c.Reason}, out: out}

@@ -45,6 +45,9 @@ func (c *serveCommand) Run(cli *cli) error {
 	defer stop()
 	defer n.close()
 	if err := n.start(ctx); err != nil {
+		if ctx.Err() != nil { // it was told to stop while it waited
+			return nil
+		}
 		return err
 	}
 	var hangups sync.WaitGroup

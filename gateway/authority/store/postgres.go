@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weirhq/weir/gateway/authority"
+	"github.com/weirhq/weir/projections/postgres"
 )
 
 // Bounds of what is asked of PostgreSQL.
@@ -297,17 +298,13 @@ func (s *Postgres) DropSession(ctx context.Context, hash authority.Hash) error {
 	return nil
 }
 
-// away marks err as the database's absence, if it is: anything but a server's word, and of its words those that it is not there for now.
+// away marks err as the database's absence, if it is.
 func away(err error) error {
 	if _, own := errors.AsType[*failure](err); own {
 		return err
 	}
-	if word, ok := errors.AsType[*pgconn.PgError](err); ok {
-		switch word.Code[:min(2, len(word.Code))] {
-		case "08", "25", "40", "53", "55", "57", "58": // connection, read-only, serialisation, resources, lock, operator, system
-		default:
-			return err
-		}
+	if postgres.Refuses(err) {
+		return err
 	}
 	return &failure{err: err, unavailable: true}
 }
