@@ -1,9 +1,11 @@
 package journal
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 )
 
 // Chain is the log's hash chain at some sequence: it stands for every message up to there. The zero Chain stands for none.
@@ -19,6 +21,19 @@ func (c Chain) Next(seq uint64, subject, id string, data []byte) Chain {
 	l.chain = c
 	l.add(seq, subject, id, data)
 	return l.chain
+}
+
+// Link gives the chain of the one message at a sequence, as if it were the first: what tells it from any other. Held is false if the log
+// does not hold it.
+func (l *Log) Link(ctx context.Context, seq uint64) (link Chain, held bool, err error) {
+	err = l.scan(ctx, seq, seq, func(m *raw) error {
+		link, held = Chain{}.Next(m.seq, m.subject, first(m.header, headerMsgID), m.data), true
+		return nil
+	})
+	if _, lost := errors.AsType[*Lost](err); lost {
+		return Chain{}, false, nil
+	}
+	return link, held, err
 }
 
 // link computes a chain without allocating.

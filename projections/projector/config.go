@@ -49,16 +49,20 @@ type Config struct {
 	// nothing.
 	Traced func(r *events.Record, begin, end time.Time)
 
-	// DataDir is the process's data directory; snapshots are kept in snapshots/ in it. Defaults to none: each start folds the whole log.
+	// DataDir is the process's data directory; snapshots are kept in snapshots/ in it. Defaults to none: each start folds the whole log, or
+	// what is left of it from a shared snapshot on.
 	DataDir string
 
 	// SnapshotEvery is how much time lies between two snapshots, at least; they also never take more than a twentieth of it.
 	// Defaults to 30 s.
 	SnapshotEvery time.Duration
 
-	// Pruned says that the ledger knows that the log's beginning is gone, so that without a snapshot the fold may begin later than at
-	// sequence 1. Defaults to false.
-	Pruned bool
+	// ShareEvery is how much time lies between two snapshots that the writer shares with other projectors, at least; it also shares one when it
+	// stops. Defaults to 5 minutes.
+	ShareEvery time.Duration
+
+	// Ledger is the id of the log's ledger. Defaults to none: it is not compared.
+	Ledger string
 
 	// View takes the meters in the process, whether or not this projector is the writer. Defaults to none.
 	View View
@@ -78,6 +82,7 @@ type Config struct {
 
 const (
 	defaultSnapshotEvery = 30 * time.Second
+	defaultShareEvery    = 5 * time.Minute
 	snapshotShare        = 20 // a snapshot may take one part in so many of the time
 )
 
@@ -88,6 +93,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.SnapshotEvery == 0 {
 		c.SnapshotEvery = defaultSnapshotEvery
+	}
+	if c.ShareEvery == 0 {
+		c.ShareEvery = defaultShareEvery
 	}
 	if c.Replicas == 0 {
 		c.Replicas = 1
@@ -115,6 +123,9 @@ func (c Config) Validate() error {
 	}
 	if c.SnapshotEvery < 0 {
 		faults = append(faults, fmt.Errorf("snapshot every %s: is negative", c.SnapshotEvery))
+	}
+	if c.ShareEvery < 0 {
+		faults = append(faults, fmt.Errorf("share every %s: is negative", c.ShareEvery))
 	}
 	if c.Replicas < 0 {
 		faults = append(faults, fmt.Errorf("replicas %d: is negative", c.Replicas))

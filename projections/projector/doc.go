@@ -6,7 +6,7 @@
 //
 // Any number of projectors read one log and give the same answers. The one among them that holds the writer's lease also publishes ticks,
 // writes the views that gateways watch, and appends what was decided to the log as verdicts; the others check its verdicts against their
-// own fold.
+// own fold. The writer also shares a snapshot now and then: who is new on a log whose beginning is gone begins from that, or not at all.
 //
 // A projector that cannot trust its answers says why it is not ready and stops answering: when the log was replaced, when the fold's
 // rules are unknown to this binary, when the stream's clock is far off. What it does not answer, no gateway dispatches.

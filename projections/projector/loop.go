@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weirhq/weir/events"
@@ -30,6 +31,7 @@ type batch struct {
 // loop is the fold with all that belongs to its goroutine.
 type loop struct {
 	p      *Projector
+	js     jetstream.JetStream
 	ctx    context.Context
 	group  *errgroup.Group
 	source Source
@@ -38,9 +40,13 @@ type loop struct {
 	next    uint64        // the sequence to fold next
 	chain   journal.Chain // after the last batch
 	created time.Time     // of the stream
+	failed  error         // what was folded is not the log's
 	target  uint64        // the log's end at the start: caught up when it has been folded
-	out     answering
-	fell    []decided // of this batch
+
+	borrowed bool // it began from a shared snapshot
+
+	out  answering
+	fell []decided // of this batch
 
 	full, free chan *batch
 	then       chan func() // what asynchronous work ends with
@@ -53,6 +59,7 @@ type loop struct {
 	writer  writer
 	ticker  ticker
 	saver   saver
+	sharer  sharer
 	drainAt time.Time
 
 	stats Stats
@@ -73,6 +80,7 @@ func (p *Projector) newLoop() *loop {
 		l.free <- &batch{}
 	}
 	l.quietSince = l.now
+	l.saver.at = l.now.Add(p.cfg.SnapshotEvery)
 	return l
 }
 
@@ -169,7 +177,9 @@ func (l *loop) take(b *batch) error {
 		if l.p.cfg.Traced != nil && r.TraceParent != "" && give {
 			l.p.cfg.Traced(r, l.now, l.p.cfg.Now())
 		}
-		l.noted(r)
+		if l.noted(r); l.failed != nil {
+			return l.failed
+		}
 		if i+1 == len(b.records) || b.records[i+1].Seq != r.Seq {
 			l.packs.digest(r.Seq, l.fold.Digest())
 		}

@@ -174,6 +174,9 @@ func (l *loop) check(d *events.Verdicts, seq uint64) {
 		l.stats.Divergences++
 		l.p.cfg.Logger.Error("projector: " + why)
 		l.p.status.set(diverged, why)
+		if l.borrowed && l.p.status.get(catching) != "" {
+			l.failed = fmt.Errorf("the shared snapshot that it began from is not of this log: %s", why)
+		}
 		return
 	}
 	l.packs.written(d)

@@ -79,7 +79,6 @@ func (p *Projector) run(ctx context.Context) error {
 
 	group, ctx := errgroup.WithContext(ctx)
 	l.ctx, l.group = ctx, group
-	p.status.set(stopped, "")
 	group.Go(func() error { return l.read(ctx) })
 	group.Go(func() error { return l.run(ctx) })
 	group.Go(func() error { p.serve(ctx, asks); return nil })
@@ -91,7 +90,8 @@ func (p *Projector) run(ctx context.Context) error {
 	return err
 }
 
-// begin finds where to begin: the newest snapshot, or the log's beginning. It waits for a log that is out of reach; no loop and no
+// begin finds where to begin: the newest snapshot, or the log's beginning; a shared snapshot where neither is to be had. It waits for a log
+// that is out of reach, and for a snapshot that reaches back to what the log still holds: it never begins later than that. No loop and no
 // error mean that ctx ended.
 func (p *Projector) begin(ctx context.Context) (*loop, error) {
 	l := p.newLoop()
@@ -101,23 +101,32 @@ func (p *Projector) begin(ctx context.Context) (*loop, error) {
 	if err := l.restore(); err != nil {
 		return nil, err
 	}
+	p.status.set(catching, "waiting for the log")
+	p.status.set(stopped, "")
 	for {
-		p.status.set(catching, "waiting for the log")
+		pause := beginPause
 		asked := p.cfg.Now().UnixNano()
 		info, err := p.cfg.Log.Info(ctx)
 		if err == nil {
-			l.target = info.Last
-			l.clock.probed(asked, info.Last)
-			return l, l.open(ctx, info)
+			why := l.reach(ctx, info)
+			if why == "" {
+				l.target = info.Last
+				l.clock.probed(asked, info.Last)
+				return l, l.open(ctx, info)
+			}
+			if ctx.Err() == nil && p.status.set(catching, why) {
+				p.cfg.Logger.Error("projector: " + why)
+			}
+			pause = fetchAgain
 		}
 		if ctx.Err() != nil {
 			return nil, nil
 		}
-		if !journal.Unreachable(err) {
+		if err != nil && !journal.Unreachable(err) {
 			return nil, err
 		}
 		select {
-		case <-time.After(beginPause):
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return nil, nil
 		}
@@ -127,12 +136,6 @@ func (p *Projector) begin(ctx context.Context) (*loop, error) {
 // open opens the source where the fold stands.
 func (l *loop) open(ctx context.Context, info journal.Info) error {
 	from := journal.TapConfig{Name: "projector", From: l.fold.Seq() + 1, Chain: l.chain, Created: l.created}
-	if l.fold.Seq() == 0 && info.First > 1 {
-		if !l.p.cfg.Pruned {
-			return &journal.Lost{From: 1, First: info.First}
-		}
-		from.From = info.First
-	}
 	l.next = from.From
 	l.packs.from = max(l.packs.from, 1)
 	if l.fold.Seq() == 0 {

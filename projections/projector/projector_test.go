@@ -621,35 +621,6 @@ func TestReplacedLogStopsIt(t *testing.T) {
 	}
 }
 
-func TestPrunedLogNeedsTheLedgersWord(t *testing.T) {
-	w := newWorld(t)
-	w.traffic(20)
-	js, err := jetstream.New(w.conn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stream, err := js.Stream(t.Context(), journal.DefaultStream)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := stream.CachedInfo().Config
-	kept := cfg
-	cfg.Discard, cfg.MaxMsgs = jetstream.DiscardOld, 5
-	for _, c := range []jetstream.StreamConfig{cfg, kept} {
-		if _, err := js.UpdateStream(t.Context(), c); err != nil {
-			t.Fatal(err)
-		}
-	}
-	p := w.project("one-aaaaaaaa", nil)
-	eventually(t, "stopped", func() bool { ok, why := p.Ready(); return !ok && strings.Contains(why, "no longer holds sequence 1") })
-	if _, ok := errors.AsType[*journal.Lost](p.stop()); !ok {
-		t.Error("Run did not say that the log's beginning is lost")
-	}
-	p = w.project("two-aaaaaaaa", func(c *projector.Config) { c.Pruned = true })
-	ready(t, p)
-	folded(t, p, w.last())
-}
-
 func TestViewsAreWritten(t *testing.T) {
 	w := newWorld(t)
 	local := kv.NewView(time.Now)

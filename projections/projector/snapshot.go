@@ -35,7 +35,7 @@ const (
 
 // saver says when the next snapshot is due.
 type saver struct {
-	at     time.Time // zero while one is being written, or when none are kept
+	at     time.Time // zero while one is being written
 	seq    uint64    // of the last one
 	saving bool
 }
@@ -166,7 +166,6 @@ func (l *loop) restore() error {
 	if l.p.cfg.DataDir == "" {
 		return nil
 	}
-	l.saver.at = l.now.Add(l.p.cfg.SnapshotEvery)
 	for _, path := range l.p.unfinished() {
 		if err := os.Remove(path); err != nil {
 			return fmt.Errorf("remove an unfinished snapshot: %w", err)
@@ -206,6 +205,11 @@ func (l *loop) load(b []byte) error {
 	if err != nil {
 		return err
 	}
+	return l.takeUp(h, fold)
+}
+
+// takeUp goes on from where a snapshot was taken, all or nothing.
+func (l *loop) takeUp(h header, fold *admission.Fold) error {
 	pending, err := h.Pending.load()
 	if err != nil {
 		return err
@@ -253,26 +257,58 @@ func files(dir, suffix string) ([]string, error) {
 // save takes a snapshot if one is due, and has it written beside the fold.
 func (l *loop) save() {
 	s := &l.saver
-	if s.saving || s.at.IsZero() || l.now.Before(s.at) {
+	if s.saving || l.now.Before(s.at) {
 		return
 	}
-	if l.fold.Seq() == s.seq || l.p.status.get(catching) != "" && l.fold.Seq() == 0 {
+	share := l.shareDue()
+	keep := l.p.cfg.DataDir != "" && l.fold.Seq() != s.seq
+	if !keep && !share || l.unproven() {
 		s.at = l.now.Add(l.p.cfg.SnapshotEvery)
 		return
 	}
-	start := time.Now()
 	m := l.image()
 	s.saving, s.at = true, time.Time{}
+	ctx, stop := context.WithTimeout(l.ctx, shareFor)
+	l.sharer.stop = stop
 	l.async(func(context.Context) func() {
-		size, err := l.p.writeSnapshot(&m)
-		return func() { l.saved(&m, size, time.Since(start), err) }
+		defer stop()
+		return l.store(ctx, &m, share)
 	})
+}
+
+// unproven says whether nothing may be kept yet: nothing was folded, or it began from what another shared and has not been compared with
+// what the log says was decided since.
+func (l *loop) unproven() bool {
+	return l.p.status.get(catching) != "" && (l.borrowed || l.fold.Seq() == 0)
+}
+
+// store writes a snapshot, and shares it if that is due. What it returns takes in what became of that.
+func (l *loop) store(ctx context.Context, m *image, share bool) (then func()) {
+	start := time.Now()
+	b, err := m.encode()
+	if err == nil && l.p.cfg.DataDir != "" {
+		err = l.p.writeSnapshot(m.header.Seq, b)
+	}
+	took := time.Since(start)
+	var failed error
+	if share && err == nil {
+		failed = l.share(ctx, m, b)
+	}
+	return func() {
+		l.saved(m, len(b), took, err)
+		if share && err == nil {
+			l.shared(m, failed)
+		}
+	}
 }
 
 // saved takes in what became of a snapshot, and says when the next may be taken.
 func (l *loop) saved(m *image, size int, took time.Duration, err error) {
 	l.saver.saving = false
 	l.saver.at = l.now.Add(max(l.p.cfg.SnapshotEvery, snapshotShare*took))
+	if err == nil && l.p.cfg.DataDir == "" {
+		return
+	}
 	if err != nil {
 		l.stats.SnapshotsFailed++
 		l.p.cfg.Logger.Error("projector: a snapshot could not be written", "error", err)
@@ -283,41 +319,39 @@ func (l *loop) saved(m *image, size int, took time.Duration, err error) {
 	l.stats.SnapshotSeq, l.stats.SnapshotBytes, l.stats.SnapshotTime, l.stats.SnapshotAt = m.header.Seq, int64(size), took, l.now
 }
 
-// saveLast writes a snapshot when the projector has stopped, so that it starts quickly again.
+// saveLast writes a snapshot when the projector has stopped, so that it starts quickly again, and shares it if it was the writer.
 func (l *loop) saveLast() {
-	if l.p.cfg.DataDir == "" || l.fold.Seq() == 0 || l.fold.Seq() == l.saver.seq {
+	share := l.writer.active() && l.fold.Seq() != l.sharer.seq
+	keep := l.p.cfg.DataDir != "" && l.fold.Seq() != l.saver.seq
+	if !keep && !share || l.fold.Seq() == 0 || l.unproven() {
 		return
 	}
-	start := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), shareLastFor)
+	defer cancel()
 	m := l.image()
-	size, err := l.p.writeSnapshot(&m)
-	l.saved(&m, size, time.Since(start), err)
+	l.store(ctx, &m, share)()
 	l.publishStats()
 }
 
 // writeSnapshot makes a snapshot's file whole and durable before it gets its name, and removes those that are no longer needed.
-func (p *Projector) writeSnapshot(m *image) (size int, err error) {
-	b, err := m.encode()
-	if err != nil {
-		return 0, err
-	}
+func (p *Projector) writeSnapshot(seq uint64, b []byte) error {
 	dir := p.dir()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return 0, err
+		return err
 	}
 	f, err := os.CreateTemp(dir, unfinishedPrefix+"*")
 	if err != nil {
-		return 0, err
+		return err
 	}
 	_, err = f.Write(b)
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(dir, fmt.Sprintf("%s%020d%s", snapshotPrefix, m.header.Seq, snapshotSuffix)))
+		err = os.Rename(f.Name(), filepath.Join(dir, fmt.Sprintf("%s%020d%s", snapshotPrefix, seq, snapshotSuffix)))
 	}
 	if err != nil {
-		return 0, errors.Join(err, os.Remove(f.Name()))
+		return errors.Join(err, os.Remove(f.Name()))
 	}
-	return len(b), errors.Join(syncDir(dir), prune(dir, snapshotSuffix, snapshotsKept), prune(dir, asideSuffix, asideKept))
+	return errors.Join(syncDir(dir), prune(dir, snapshotSuffix, snapshotsKept), prune(dir, asideSuffix, asideKept))
 }
 
 func syncDir(dir string) error {

@@ -108,6 +108,11 @@ type Stats struct {
 	SnapshotTime    time.Duration // that the newest took
 	SnapshotAt      time.Time     // own clock, when it was complete; zero before the first of this process
 
+	Shares       uint64 // snapshots shared with other projectors
+	SharesFailed uint64
+	SharedSeq    uint64    // of the newest that this process shared
+	SharedAt     time.Time // own clock, when it was there; zero before the first of this process
+
 	Kept     int // answers kept
 	Meters   int
 	Requests int

@@ -45,14 +45,14 @@ func (w *writer) follow(seq uint64) {
 
 // prepare makes the lease and the views' writer. It does no I/O.
 func (l *loop) prepare() error {
-	js, err := jetstream.New(l.p.cfg.Conn)
-	if err != nil {
+	var err error
+	if l.js, err = jetstream.New(l.p.cfg.Conn); err != nil {
 		return err
 	}
 	cfg := &l.p.cfg
 	l.writer.views = kv.NewWriter(kv.WriterConfig{Conn: cfg.Conn, Name: cfg.Name, Replicas: cfg.Replicas, Now: cfg.Now, Logger: cfg.Logger})
 	l.writer.lease = kv.NewLease(kv.LeaseConfig{
-		JetStream: js,
+		JetStream: l.js,
 		Bucket:    access.BucketLeases,
 		Key:       LeaseKey,
 		Holder:    cfg.Name,
@@ -89,6 +89,7 @@ func (l *loop) leased(held bool) {
 	l.stats.Writer = held
 	if !held {
 		w.views.Activate(false)
+		l.unshare()
 		return
 	}
 	l.stats.Terms++
@@ -122,6 +123,7 @@ func (l *loop) fence(last uint64) {
 		}
 	}
 	l.reconcile()
+	l.shareSoon()
 }
 
 // reconcile writes anew the views of meters that the fold shows empty, or does not know, where the writer before may have left more.

@@ -69,6 +69,8 @@ func registerProjector(r prometheus.Registerer, p *projector.Projector) {
 	s.gauge("snapshot_bytes", "Size of the newest snapshot.", func(s stats) float64 { return float64(s.SnapshotBytes) })
 	s.gauge("snapshot_sequence", "The sequence that it is of.", func(s stats) float64 { return float64(s.SnapshotSeq) })
 	s.gauge("snapshot_age_seconds", "Time since this process wrote it; 0 before its first.", func(s stats) float64 { return ageOf(s.SnapshotAt) })
+	s.gauge("shared_sequence", "The sequence of the newest snapshot that this process shared.", func(s stats) float64 { return float64(s.SharedSeq) })
+	s.gauge("shared_age_seconds", "Time since this process shared a snapshot; 0 before its first.", func(s stats) float64 { return ageOf(s.SharedAt) })
 	s.counter("records_total", "Records folded.", func(s stats) float64 { return float64(s.Records) })
 	s.counter("verdicts_total", "Verdicts decided.", func(s stats) float64 { return float64(s.Verdicts) })
 	s.counter("verdicts_withheld_total", "Verdicts that were kept and not given, as the projector could not be trusted or they came too late.", func(s stats) float64 { return float64(s.Withheld) })
@@ -79,6 +81,8 @@ func registerProjector(r prometheus.Registerer, p *projector.Projector) {
 	s.counter("asks_total", "Questions of gateways for verdicts that had not come.", func(s stats) float64 { return float64(s.Asks) })
 	s.counter("snapshots_total", "Snapshots written.", func(s stats) float64 { return float64(s.Snapshots) })
 	s.counter("snapshots_failed_total", "Snapshots that could not be written.", func(s stats) float64 { return float64(s.SnapshotsFailed) })
+	s.counter("shares_total", "Snapshots shared with other projectors.", func(s stats) float64 { return float64(s.Shares) })
+	s.counter("shares_failed_total", "Snapshots that could not be shared.", func(s stats) float64 { return float64(s.SharesFailed) })
 	s.counter("packs_total", "Verdict packs appended.", func(s stats) float64 { return float64(s.Packs) })
 	s.counter("packs_failed_total", "Appends of verdict packs that failed.", func(s stats) float64 { return float64(s.PacksLost) })
 	s.counters("anomalies_total", "Records that the fold met and could not use as they stand.", "anomaly", map[string]func(stats) float64{

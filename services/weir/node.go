@@ -191,7 +191,7 @@ func (n *node) project() (err error) {
 			Source: func(ctx context.Context, from journal.TapConfig) (projector.Source, error) {
 				return &noting{Leader: n.feed.Lead(ctx, from), ledger: n.ledger, now: time.Now}, nil
 			},
-			Replicas: n.config.Log.Replicas, Traced: n.folded(), Logger: n.logger})
+			Ledger: n.ledger.Mark().ID, Replicas: n.config.Log.Replicas, Traced: n.folded(), Logger: n.logger})
 		if err != nil {
 			return err
 		}

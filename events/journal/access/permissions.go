@@ -79,6 +79,7 @@ func projector(_ string, p *Permissions) {
 		p.publish(kvSubject(bucket, ">"))
 		p.keep(BucketStream(bucket))
 	}
+	p.share(Projector)
 	p.publish(kvSubject(BucketAuthority, KeyLedger), "$JS.API.STREAM.CREATE."+BucketStream(BucketAuthority))
 	p.keep(StreamAccounting)
 	p.read(allStreams()...)
@@ -99,6 +100,7 @@ func biller(_ string, p *Permissions) {
 	p.publish(usageSubjects)
 	p.keep(StreamUsage)
 	p.lease(Biller)
+	p.share(Biller)
 	p.read(allStreams()...)
 }
 
@@ -174,6 +176,12 @@ func (p *Permissions) keep(stream string) {
 // lease lets a role hold the lease that makes it the one writer of its projection.
 func (p *Permissions) lease(role Role) {
 	p.publish(kvSubject(BucketLeases, string(role)), kvSubject(BucketLeases, string(role)+".>"))
+}
+
+// share lets a role keep its snapshots where others of it fetch them.
+func (p *Permissions) share(role Role) {
+	p.publish(kvSubject(BucketSnapshots, string(role)+".>"))
+	p.keep(BucketStream(BucketSnapshots))
 }
 
 // read lets a trusted role read streams in every way: gets, pull and push consumers.

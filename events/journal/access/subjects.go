@@ -13,6 +13,7 @@ const (
 	BucketGenerations = "generations"
 	BucketAuthority   = "authority"
 	BucketLeases      = "leases"
+	BucketSnapshots   = "snapshots"
 
 	// KeyLedger is where the mark of the right log is kept in BucketAuthority: by projectors, beside who makes that bucket.
 	KeyLedger = "ledger"
@@ -42,7 +43,7 @@ var (
 	// ledger's mark. What people sign in with has other keys.
 	open = []string{"root", "ledger", "c.>", "r.>"}
 	// buckets are all of them.
-	buckets = []string{BucketOccupancy, BucketWindows, BucketEstimator, BucketAuthority, BucketGenerations, BucketLeases}
+	buckets = []string{BucketOccupancy, BucketWindows, BucketEstimator, BucketAuthority, BucketGenerations, BucketLeases, BucketSnapshots}
 )
 
 // openSubjects are those of the keys that gateways read of the authority's bucket.

@@ -94,6 +94,7 @@ func (c Cluster) streams(t *testing.T) {
 	for _, name := range []string{access.BucketOccupancy, access.BucketWindows, access.BucketLeases} {
 		bucket("projector", name)
 	}
+	bucket("projector", access.BucketSnapshots)
 	bucket("auditor", access.BucketGenerations)
 	bucket("auditor", access.BucketEstimator)
 	bucket("operator", access.BucketAuthority)
@@ -137,14 +138,14 @@ func (c Cluster) gatewayLimits(t *testing.T) {
 		"acct.acme.fence", "acct.acme.fence."+p.Name, "acct.acme.credit", "acct._.credit", "acct._.credit."+p.Name, "acct.acme.correction",
 		"acct._.recover", "acct._.rules", "usage.acme",
 		"verdict."+p.Name, "verdict."+other.Name, "_INBOX."+other.Name+".x", "_R_.x",
-		"$KV.occupancy.x", "$KV.windows.x", "$KV.estimator.x", "$KV.authority.x", "$KV.leases.x", "$KV.generations.x",
+		"$KV.occupancy.x", "$KV.windows.x", "$KV.estimator.x", "$KV.authority.x", "$KV.leases.x", "$KV.generations.x", "$KV.snapshots.projector.a",
 		"$JS.API.STREAM.CREATE.EVIL", "$JS.API.STREAM.CREATE.ACCOUNTING", "$JS.API.STREAM.UPDATE.ACCOUNTING",
 		"$JS.API.STREAM.DELETE.ACCOUNTING", "$JS.API.STREAM.PURGE.ACCOUNTING", "$JS.API.STREAM.DELETE.KV_occupancy",
 		"$JS.API.STREAM.PURGE.KV_occupancy", "$JS.API.STREAM.MSG.DELETE.ACCOUNTING", "$JS.API.STREAM.MSG.GET.ACCOUNTING",
 		"$JS.API.STREAM.SNAPSHOT.ACCOUNTING", "$JS.API.STREAM.RESTORE.ACCOUNTING", "$JS.API.STREAM.NAMES",
 		"$JS.API.DIRECT.GET.ACCOUNTING", "$JS.API.DIRECT.GET.ACCOUNTING.acct.acme.reserve."+p.Name,
 		"$JS.API.CONSUMER.CREATE.ACCOUNTING.x", "$JS.API.CONSUMER.DELETE.ACCOUNTING.x", "$JS.API.CONSUMER.MSG.NEXT.KV_occupancy.x",
-		"$JS.API.CONSUMER.NAMES.KV_occupancy", "$JS.API.CONSUMER.CREATE.KV_leases.x", "$JS.API.DIRECT.GET.KV_leases",
+		"$JS.API.CONSUMER.NAMES.KV_occupancy", "$JS.API.CONSUMER.CREATE.KV_leases.x", "$JS.API.DIRECT.GET.KV_leases", "$JS.API.DIRECT.GET.KV_snapshots.$KV.snapshots.projector.a",
 		"$JS.ACK.ACCOUNTING.x", "$SYS.REQ.SERVER.PING")
 	p.MayNotSubscribe("verdict."+other.Name, "verdict.*", "verdict.>", "verdict.ask", "live.ask", "_INBOX."+other.Name+".>", "_INBOX.>",
 		"acct.>", "acct.acme.reserve."+p.Name, "$KV.>", "$JS.API.CONSUMER.CREATE.>", "$SYS.>", ">")
@@ -489,6 +490,10 @@ func (c Cluster) projector(t *testing.T) {
 	p.Put(access.BucketWindows, "org/acme/rpm", "1")
 	p.Put(access.BucketAuthority, access.KeyLedger, "{}")
 	rev := p.Put(access.BucketLeases, "projector", p.Name)
+	p.Put(access.BucketSnapshots, "projector.a", "state")
+	if v, err := c.Join(t, "monitor").Get(access.BucketSnapshots, "projector.a"); err != nil || v != "state" {
+		t.Errorf("a snapshot is read as %q (%v)", v, err)
+	}
 	kv, err := p.JS.KeyValue(timeout(t), access.BucketLeases)
 	if err != nil {
 		t.Fatal(err)
@@ -505,7 +510,7 @@ func (c Cluster) projector(t *testing.T) {
 	}
 	p.Unrefused()
 	p.MayNotPublish("acct.acme.fence", "acct.acme.credit", "acct._.recover", "acct._.rules", "acct.acme.reserve."+p.Name, "acct._.pack."+p.Name,
-		"$KV.authority.x", "$KV.generations.x", "usage.acme", "$JS.API.STREAM.DELETE.ACCOUNTING", "$JS.API.STREAM.PURGE.ACCOUNTING",
+		"$KV.authority.x", "$KV.generations.x", "$KV.snapshots.biller.a", "usage.acme", "$JS.API.STREAM.DELETE.ACCOUNTING", "$JS.API.STREAM.PURGE.ACCOUNTING",
 		"$JS.API.STREAM.PURGE.KV_occupancy", "$JS.API.STREAM.MSG.DELETE.ACCOUNTING", "$JS.API.STREAM.CREATE.EVIL", "$JS.API.STREAM.UPDATE.USAGE")
 	p.MayNotSubscribe("verdict.*", "_INBOX."+gw.Name+".>", "acct.>", ">")
 }
@@ -529,8 +534,10 @@ func (c Cluster) writers(t *testing.T) {
 			"$KV.leases.projector", "$JS.API.STREAM.UPDATE.ACCOUNTING", "$JS.API.STREAM.PURGE.ACCOUNTING")
 		p.MayNotSubscribe("verdict.ask", "verdict.*")
 	}
-	auditor.MayNotPublish("usage.acme")
-	biller.MayNotPublish("$KV.generations.r2")
+	biller.Put(access.BucketSnapshots, "biller.a", "state")
+	biller.Unrefused()
+	auditor.MayNotPublish("usage.acme", "$KV.snapshots.biller.a")
+	biller.MayNotPublish("$KV.generations.r2", "$KV.snapshots.projector.a")
 }
 
 func (c Cluster) operator(t *testing.T) {
@@ -595,8 +602,8 @@ func (c Cluster) monitor(t *testing.T) {
 	for range names.Name() {
 		count++
 	}
-	if names.Err() != nil || count != 8 {
-		t.Errorf("%d streams (%v), want 8", count, names.Err())
+	if names.Err() != nil || count != 9 {
+		t.Errorf("%d streams (%v), want 9", count, names.Err())
 	}
 	if _, err := p.Get(access.BucketLeases, "projector"); err != nil {
 		t.Error(err)
