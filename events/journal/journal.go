@@ -147,14 +147,23 @@ func (l *Log) Info(ctx context.Context) (Info, error) {
 	if err != nil {
 		return Info{}, fmt.Errorf("ask for the log's state: %w", unreachable(err))
 	}
-	return Info{
+	return InfoOf(s), nil
+}
+
+// InfoOf is the state of a log, as its stream tells it.
+func InfoOf(s *jetstream.StreamInfo) Info {
+	info := Info{
 		Created:  s.Created,
 		First:    s.State.FirstSeq,
 		Last:     s.State.LastSeq,
 		Bytes:    s.State.Bytes,
 		MaxBytes: s.Config.MaxBytes,
 		Replicas: s.Config.Replicas,
-	}, nil
+	}
+	if s.State.Msgs == 0 {
+		info.First = info.Last + 1
+	}
+	return info
 }
 
 func (l *Log) streamInfo(ctx context.Context) (*jetstream.StreamInfo, error) {

@@ -34,6 +34,7 @@ type demoCommand struct {
 // demo is what the files and the printed requests are made of.
 type demo struct {
 	Addr, Upstream, Dir      string
+	Weir                     string // the binary
 	Key, Hash, Preview       string
 	Tight, TightHash, TightP string
 	Admin, AdminHash         string
@@ -123,6 +124,12 @@ for i in 1 2 3; do curl -s -o /tmp/weir-answer -D /tmp/weir-headers -w "%{http_c
 sleep 1; curl -s -H "Authorization: Bearer {{.Tight}}" \
   "http://{{.Addr}}/v1/generation?id=$(grep -i '^x-request-id' /tmp/weir-headers | tr -d '\r' | cut -d' ' -f2)"; echo
 
+# The same refusal retold from the log, twice the load on what was recorded, and whether log, audit and billing agree
+export WEIR_CONFIG={{.Dir}}/weir.yaml WEIR_ADMIN_KEY={{.Admin}}
+{{.Weir}} explain $(grep -i '^x-request-id' /tmp/weir-headers | tr -d '\r' | cut -d' ' -f2)
+{{.Weir}} simulate --scale 2x
+{{.Weir}} verify
+
 # What is left of every limit
 curl -s -H "Authorization: Bearer {{.Key}}" "http://{{.Addr}}/v1/limits?model=weir-demo"; echo
 
@@ -173,6 +180,9 @@ func (c *demoCommand) run(ctx context.Context, out io.Writer, logger *slog.Logge
 		return err
 	}
 	d.Addr = n.gateway.Addr().String()
+	if err := d.write("weir.yaml", demoConfig); err != nil { // with the port that was free
+		return err
+	}
 	var group errgroup.Group
 	serving, stop := context.WithCancel(ctx)
 	answering, end := context.WithCancel(context.WithoutCancel(ctx)) // the model outlives the requests that the gateway drains
@@ -214,15 +224,27 @@ func (c *demoCommand) files(dir, upstream string) (*demo, error) {
 	if err := os.MkdirAll(filepath.Join(dir, "policies"), 0o700); err != nil {
 		return nil, fmt.Errorf("demo: %w", err)
 	}
+	if weir, err := os.Executable(); err == nil {
+		d.Weir = weir
+	} else {
+		d.Weir = "weir"
+	}
 	for name, text := range map[string]string{"weir.yaml": demoConfig, "auth.yaml": demoAuth, "policies/weir-demo.yaml": demoPolicy} {
-		file, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-		if err != nil {
-			return nil, fmt.Errorf("demo: %w", err)
-		}
-		err = errors.Join(template.Must(template.New("").Parse(text)).Execute(file, d), file.Close())
-		if err != nil {
-			return nil, fmt.Errorf("demo: write %s: %w", name, err)
+		if err := d.write(name, text); err != nil {
+			return nil, err
 		}
 	}
 	return d, nil
+}
+
+// write writes a file of the demo's configuration.
+func (d *demo) write(name, text string) error {
+	file, err := os.OpenFile(filepath.Join(d.Dir, name), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	if err := errors.Join(template.Must(template.New("").Parse(text)).Execute(file, d), file.Close()); err != nil {
+		return fmt.Errorf("demo: write %s: %w", name, err)
+	}
+	return nil
 }

@@ -123,8 +123,9 @@ func (h *httpLog) close() {}
 
 func (h *httpLog) now() (time.Time, error) { return time.Now(), nil }
 
-func (h *httpLog) get(ctx context.Context, query url.Values) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, h.url+"/log?"+query.Encode(), nil)
+// get asks for the log, or for what is beside it at a path below.
+func (h *httpLog) get(ctx context.Context, below string, query url.Values) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, h.url+"/log"+below+"?"+query.Encode(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +146,7 @@ func (h *httpLog) Read(ctx context.Context, from uint64, each func(*events.Recor
 }
 
 func (h *httpLog) lines(ctx context.Context, query url.Values, each func(*events.Record) error) error {
-	answer, err := h.get(ctx, query)
+	answer, err := h.get(ctx, "", query)
 	if err != nil {
 		return err
 	}
@@ -157,7 +158,7 @@ func (h *httpLog) lines(ctx context.Context, query url.Values, each func(*events
 
 // extent asks for the log's first and last sequence, and the first at or after an instant.
 func (h *httpLog) extent(ctx context.Context, at int64) (seq, first, last uint64, err error) {
-	answer, err := h.get(ctx, url.Values{"at": {time.Unix(0, at).UTC().Format(time.RFC3339Nano)}})
+	answer, err := h.get(ctx, "", url.Values{"at": {time.Unix(0, at).UTC().Format(time.RFC3339Nano)}})
 	if err != nil {
 		return 0, 0, 0, err
 	}
@@ -192,7 +193,7 @@ func (h *httpLog) ends(ctx context.Context) (first, last uint64, err error) {
 }
 
 func (h *httpLog) follow(ctx context.Context, from uint64, each func(*events.Record) error, idle func() error) error {
-	answer, err := h.get(ctx, url.Values{"from": {strconv.FormatUint(from, 10)}, "follow": {"1"}})
+	answer, err := h.get(ctx, "", url.Values{"from": {strconv.FormatUint(from, 10)}, "follow": {"1"}})
 	if err != nil {
 		return err
 	}

@@ -48,6 +48,7 @@ func (n *node) operate() error {
 	on.Handle("GET /metrics", metrics)
 	on.Handle("GET /status", http.HandlerFunc(n.serveStatus))
 	on.Handle("GET /log", http.HandlerFunc(n.serveLog))
+	on.Handle("GET /log/{stream}", http.HandlerFunc(n.serveStream))
 	on.Handle("POST /recover", http.HandlerFunc(n.serveRecover))
 	on.Handle("POST /audit/rebuild", http.HandlerFunc(n.serveRebuild))
 	return nil

@@ -168,7 +168,7 @@ func (l *liveLog) mayRead(ctx context.Context, refused <-chan error) error {
 // openDataDir runs the broker of a data directory that no process uses.
 func openDataDir(ctx context.Context, dir string) (*liveLog, error) {
 	if _, err := os.Stat(filepath.Join(dir, "broker")); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("data directory %s: holds no log; name another with --data-dir, or the broker with --log", dir)
+		return nil, fmt.Errorf("data directory %s: holds no log; name the configuration of the process that keeps it with -c, another directory with --data-dir, or the broker with --log", dir)
 	}
 	broker, err := embedded.Start(ctx, embedded.Config{DataDir: dir, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

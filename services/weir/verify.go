@@ -61,7 +61,7 @@ func (c *verifyCommand) run(ctx context.Context, configFile string, out io.Write
 	defer s.close()
 	v := newVerifier()
 	p := newProgress("verifying")
-	if live, ok := s.(*liveLog); ok {
+	if live, ok := s.(streams); ok {
 		var records auditRecords
 		var table *sums.Table
 		var done func()

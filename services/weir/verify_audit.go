@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/events/journal/access"
@@ -25,19 +22,16 @@ type auditRecords interface {
 }
 
 // bucketRecords are those in the bucket.
-type bucketRecords struct {
-	nc *nats.Conn
-	js jetstream.JetStream
-}
+type bucketRecords struct{ streams }
 
 func (b bucketRecords) each(ctx context.Context, log journal.Info, each func(*generation.Record) error) (position uint64, gone func(int64) bool, err error) {
 	stream := access.BucketStream(access.BucketGenerations)
-	state, err := streamState(ctx, b.js, stream)
+	state, err := b.state(ctx, stream)
 	if err != nil || state == nil || state.State.Msgs == 0 {
 		return 0, nil, err
 	}
 	prefix := "$KV." + access.BucketGenerations + "."
-	err = journal.ReadStream(ctx, b.nc, stream, "", state.State.FirstSeq, state.State.LastSeq, func(m *journal.Stored) error {
+	err = b.read(ctx, stream, "", state.State.FirstSeq, state.State.LastSeq, func(m *journal.Stored) error {
 		if key := m.Subject[min(len(prefix), len(m.Subject)):]; len(key) > 0 && key[0] == '_' {
 			var p struct {
 				Seq     uint64

@@ -19,15 +19,16 @@ import (
 	"github.com/weirhq/weir/services/biller"
 )
 
-// verifyWait bounds a question to a stream.
-const verifyWait = 5 * time.Second
-
-// live verifies a log on a broker, and what is kept beside it.
-func (v *verifier) live(ctx context.Context, l *liveLog, dataDir string, records auditRecords, table *sums.Table, p *progress) error {
-	info, err := l.log.Info(ctx)
+// live verifies a live log, and what is kept beside it.
+func (v *verifier) live(ctx context.Context, l streams, dataDir string, records auditRecords, table *sums.Table, p *progress) error {
+	state, err := l.state(ctx, journal.DefaultStream)
+	if err == nil && state == nil {
+		err = errors.New("there is no log")
+	}
 	if err != nil {
 		return err
 	}
+	info := journal.InfoOf(state)
 	from := info.First
 	if v.chained = from == 1; !v.chained {
 		start, found, err := biller.EarliestStart(dataDir, info.Created, from)
@@ -43,15 +44,11 @@ func (v *verifier) live(ctx context.Context, l *liveLog, dataDir string, records
 	if err := v.log(ctx, l, from, info.Last, p); err != nil {
 		return err
 	}
-	js, err := jetstream.New(l.conn)
-	if err != nil {
-		return err
-	}
-	if err := v.billing(ctx, l.conn, js, info); err != nil {
+	if err := v.billing(ctx, l, info); err != nil {
 		return err
 	}
 	if records == nil {
-		records = bucketRecords{l.conn, js}
+		records = bucketRecords{l}
 	}
 	if err := v.audit(ctx, records, info); err != nil || table == nil {
 		return err
@@ -59,13 +56,13 @@ func (v *verifier) live(ctx context.Context, l *liveLog, dataDir string, records
 	return v.tables(ctx, table, info)
 }
 
-// log folds a stretch of a log on a broker.
-func (v *verifier) log(ctx context.Context, l *liveLog, from, to uint64, p *progress) error {
+// log folds a stretch of a live log.
+func (v *verifier) log(ctx context.Context, l streams, from, to uint64, p *progress) error {
 	if err := v.corrections(ctx, l, from, to); err != nil {
 		return err
 	}
 	v.next = from
-	err := journal.ReadStream(ctx, l.conn, l.log.Stream(), "", from, to, func(m *journal.Stored) error { return v.take(m, p) })
+	err := l.read(ctx, journal.DefaultStream, "", from, to, func(m *journal.Stored) error { return v.take(m, p) })
 	if err == nil && v.next <= to {
 		v.differs(difference{What: "the log lacks messages", Seq: v.next, Kept: fmt.Sprintf("nothing up to its end at sequence %d", to)})
 	}
@@ -92,10 +89,10 @@ func (v *verifier) take(m *journal.Stored, p *progress) error {
 }
 
 // corrections notes which attempts the log corrects, so that of all others the lines need not be kept.
-func (v *verifier) corrections(ctx context.Context, l *liveLog, from, to uint64) error {
+func (v *verifier) corrections(ctx context.Context, l streams, from, to uint64) error {
 	v.corrected = map[attemptKey]bool{}
 	subject := events.Subject{Org: "*", Kind: events.KindCorrection}.String()
-	return journal.ReadStream(ctx, l.conn, l.log.Stream(), subject, from, to, func(m *journal.Stored) error {
+	return l.read(ctx, journal.DefaultStream, subject, from, to, func(m *journal.Stored) error {
 		for _, r := range journal.Decode(m.Subject, m.Header, m.Data, m.Seq, m.At.UnixNano()) {
 			if d, ok := r.Data.(*events.Correction); ok {
 				v.corrected[attemptKey{d.Request, d.Attempt}] = true
@@ -105,23 +102,9 @@ func (v *verifier) corrections(ctx context.Context, l *liveLog, from, to uint64)
 	})
 }
 
-// streamState asks a stream for its state; nil if there is none.
-func streamState(ctx context.Context, js jetstream.JetStream, name string) (*jetstream.StreamInfo, error) {
-	ctx, cancel := context.WithTimeout(ctx, verifyWait)
-	defer cancel()
-	s, err := js.Stream(ctx, name)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("ask %s for its state: %w", name, err)
-	}
-	return s.CachedInfo(), nil
-}
-
 // billing compares the stream of lines with those that the log comes to.
-func (v *verifier) billing(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, log journal.Info) error {
-	state, err := streamState(ctx, js, biller.Stream)
+func (v *verifier) billing(ctx context.Context, l streams, log journal.Info) error {
+	state, err := l.state(ctx, biller.Stream)
 	if err != nil || state == nil {
 		return err
 	}
@@ -129,7 +112,7 @@ func (v *verifier) billing(ctx context.Context, nc *nats.Conn, js jetstream.JetS
 	v.report.Billing = k
 	end := uint64(0) // the last line's sequence in this log
 	created := log.Created.UTC().Format(time.RFC3339Nano)
-	err = journal.ReadStream(ctx, nc, biller.Stream, "", state.State.FirstSeq, state.State.LastSeq, func(m *journal.Stored) error {
+	err = l.read(ctx, biller.Stream, "", state.State.FirstSeq, state.State.LastSeq, func(m *journal.Stored) error {
 		l, err := usage.Decode(m.Data)
 		if err != nil {
 			v.differs(difference{What: "a line that cannot be read", Kept: fmt.Sprintf("sequence %d of %s: %v", m.Seq, biller.Stream, err)})

@@ -442,7 +442,7 @@ func TestVerifyFromAState(t *testing.T) {
 	l := &liveLog{log: v.log, conn: v.nc}
 	err = check.log(t.Context(), l, start.Applied+1, info.Last, newProgress("verifying"))
 	if err == nil {
-		err = errors.Join(check.billing(t.Context(), v.nc, v.js, info), check.audit(t.Context(), bucketRecords{v.nc, v.js}, info))
+		err = errors.Join(check.billing(t.Context(), l, info), check.audit(t.Context(), bucketRecords{l}, info))
 	}
 	if err != nil {
 		t.Fatal(err)
