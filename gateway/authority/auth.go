@@ -16,6 +16,7 @@ import (
 type Auth struct {
 	File      string
 	Mode      Mode
+	Unsaid    bool   // the file gives no mode: that is none
 	AdminMode string // none, api-key; empty: not given
 	Keys      []StaticKey
 	Warnings  []Warning
@@ -115,7 +116,7 @@ func (a *Auth) api(r *strictyaml.Reader, n strictyaml.Node) {
 	case a.Mode == "" && len(seen) > 0 && mode.Absent():
 		mode.Wrong("must be given where there are keys: none, api-key or dynamic")
 	case a.Mode == "":
-		a.Mode = ModeNone
+		a.Mode, a.Unsaid = ModeNone, true
 	case a.Mode == ModeAPIKey && keys.Absent():
 		keys.Wrong("must have at least one key in mode api-key")
 	case a.Mode == ModeAPIKey && len(keys.List()) == 0:

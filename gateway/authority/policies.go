@@ -15,6 +15,7 @@ type Policies struct {
 	Default  Policy            // for models without one of their own
 	Models   map[string]Policy // by model
 	Lines    map[string]Pos    // where each model is named
+	Bare     []string          // files that say nothing: of which models they are, or for _default.yaml anything
 	Warnings []Warning
 }
 
@@ -94,17 +95,22 @@ func LoadPolicies(dir string) (*Policies, error) {
 // Add reads one policy file's text. name is its stem: "_default" holds for all models without a policy of their own.
 func (p *Policies) Add(file, name string, data []byte) error {
 	r := &strictyaml.Reader{File: file}
-	top := r.Read(data).Map()
+	whole := r.Read(data)
+	top := whole.Map()
 	models := top.Get("models")
 	policy := readPolicy(top)
 	policy.File = file
 	top.End()
 	if name == defaultPolicy {
+		if whole.Absent() {
+			p.Bare = append(p.Bare, file)
+		}
 		p.Default = policy
 		return r.Faults.Err()
 	}
 	ids := models.List()
 	if len(ids) == 0 && len(r.Faults) == 0 {
+		p.Bare = append(p.Bare, file)
 		p.Warnings = append(p.Warnings, Warning{Pos: Pos{File: file}, Field: "models", Rule: "is missing: the file is not used; the policy for all other models is _default.yaml"})
 	}
 	for _, item := range ids {

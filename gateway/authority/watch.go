@@ -3,6 +3,7 @@ package authority
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -28,12 +29,13 @@ type Source struct {
 
 // Load reads all files and builds a snapshot. The error is Faults: all that is wrong, in any of them.
 func (s *Source) Load() (*Snapshot, []Warning, error) {
-	snapshot, warnings, _, err := s.load(false)
+	snapshot, warnings, _, err := s.load(false, nil)
 	return snapshot, warnings, err
 }
 
-// load also says whether auth.yaml was there. Once it was, its absence is a fault: nobody is let in because a file got lost.
-func (s *Source) load(must bool) (snapshot *Snapshot, warnings []Warning, found bool, err error) {
+// load also says whether auth.yaml was there. Once it was, its absence is a fault: nobody is let in because a file got lost. Neither is
+// anybody let in, or a gate opened, because a file was cut short: old is the snapshot in use, if there is one.
+func (s *Source) load(must bool, old *Snapshot) (snapshot *Snapshot, warnings []Warning, found bool, err error) {
 	auth, policies := None(), &Policies{Default: Policy{Step: Step{Strategy: LeastLoaded}}}
 	var faults Faults
 	if s.AuthFile != "" {
@@ -44,6 +46,7 @@ func (s *Source) load(must bool) (snapshot *Snapshot, warnings []Warning, found 
 			faults.Take(err)
 			if read != nil {
 				auth = read
+				faults.Take(auth.cutShort(old))
 			}
 		}
 	}
@@ -52,6 +55,7 @@ func (s *Source) load(must bool) (snapshot *Snapshot, warnings []Warning, found 
 		faults.Take(err)
 		if read != nil {
 			policies = read
+			faults.Take(policies.cutShort(s.Policies, old))
 		}
 	}
 	if err := faults.Err(); err != nil {
@@ -59,6 +63,37 @@ func (s *Source) load(must bool) (snapshot *Snapshot, warnings []Warning, found 
 	}
 	snapshot, warnings, err = Build(s.Declared, auth, policies)
 	return snapshot, warnings, found, err
+}
+
+// cutShort says that a file no longer asks for keys, and not that it should not.
+func (a *Auth) cutShort(old *Snapshot) error {
+	if old == nil || old.Mode == ModeNone || !a.Unsaid {
+		return nil
+	}
+	return Faults{{Pos: Pos{File: a.File, Line: 1}, Field: "api.mode", Rule: fmt.Sprintf("must be given, as it was %s before: none lets everybody in", old.Mode)}}
+}
+
+// cutShort says which files, or that the whole directory, no longer have the policies that are in use.
+func (p *Policies) cutShort(dir string, old *Snapshot) error {
+	if old == nil {
+		return nil
+	}
+	used := map[string]bool{}
+	for _, m := range old.Models {
+		if m.Policy.File != "" {
+			used[m.Policy.File] = true
+		}
+	}
+	var faults Faults
+	if _, err := os.Stat(dir); len(used) > 0 && errors.Is(err, os.ErrNotExist) {
+		faults.Add(Fault{Pos: Pos{File: dir}, Rule: "the directory is gone, and its policies are in use: to take one away remove its file"})
+	}
+	for _, file := range p.Bare {
+		if used[file] {
+			faults.Add(Fault{Pos: Pos{File: file, Line: 1}, Field: "models", Rule: "must be given: the policy that the file had is in use; to take it away remove the file"})
+		}
+	}
+	return faults.Err()
 }
 
 // Reloaded is what one reading of the files came to.
@@ -128,8 +163,8 @@ func (w *Watcher) SetFences(fences map[events.Org]int64) {
 func (w *Watcher) read() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s, warnings, found, err := w.source.load(w.found)
 	old := w.current.Load()
+	s, warnings, found, err := w.source.load(w.found, old)
 	if err == nil && w.accept != nil {
 		err = w.accept(s)
 	}

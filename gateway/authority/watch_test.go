@@ -95,6 +95,51 @@ func TestALostFileLetsNobodyIn(t *testing.T) {
 	}
 }
 
+// TestAFileCutShortOpensNothing: an editor that empties a file before it writes it, or a disk that is full, lets nobody in and opens no gate.
+func TestAFileCutShortOpensNothing(t *testing.T) {
+	dir := t.TempDir()
+	policies := filepath.Join(dir, "policies")
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(os.Mkdir(policies, 0o700))
+	good := map[string]string{"m.yaml": "models: [m]\nmax_inflight: 3\n", "_default.yaml": "max_inflight: 5\n"}
+	write(t, dir, map[string]string{"auth.yaml": keys("")})
+	write(t, policies, good)
+	source := authority.Source{Declared: &authority.Declared{Models: []*authority.Model{local("m", 1), local("other", 1)}}, AuthFile: filepath.Join(dir, "auth.yaml"), Policies: policies}
+	w, err := authority.Watch(source, time.Now, nil)
+	check(err)
+	first := w.Current()
+	for _, c := range []struct{ file, text, fault string }{
+		{"auth.yaml", "", "auth.yaml:1: api.mode: must be given, as it was api-key before"},
+		{"auth.yaml", "# soon\n", "auth.yaml:1: api.mode: must be given"},
+		{"auth.yaml", "api:\n  mode:", "auth.yaml:1: api.mode: must be given"},
+		{"policies/m.yaml", "", "m.yaml:1: models: must be given"},
+		{"policies/m.yaml", "models:\n", "m.yaml:1: models: must be given"},
+		{"policies/_default.yaml", "\n", "_default.yaml:1: models: must be given"},
+	} {
+		write(t, dir, map[string]string{c.file: c.text})
+		if err := w.Reload(); err == nil || !strings.Contains(err.Error(), c.fault) || w.Current() != first {
+			t.Errorf("%s is %q: %v", c.file, c.text, err)
+		}
+		write(t, dir, map[string]string{"auth.yaml": keys("")})
+		write(t, policies, good)
+	}
+	check(os.Rename(policies, policies+"-away"))
+	if err := w.Reload(); err == nil || !strings.Contains(err.Error(), "the directory is gone") || w.Current() != first {
+		t.Errorf("without the directory: %v", err)
+	}
+	check(os.Rename(policies+"-away", policies))
+	check(os.Remove(filepath.Join(policies, "m.yaml"))) // that is meant
+	write(t, dir, map[string]string{"auth.yaml": "api: {mode: none}\n"})
+	if err := w.Reload(); err != nil || w.Current().Mode != authority.ModeNone || w.Current().Models["m"].Policy.MaxInflight != 5 {
+		t.Errorf("what is meant: %v, mode %s, %+v", err, w.Current().Mode, w.Current().Models["m"].Policy)
+	}
+}
+
 func TestFilesAreWatched(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	dir := t.TempDir()

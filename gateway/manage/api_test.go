@@ -133,16 +133,16 @@ func TestPools(t *testing.T) {
 	}
 	for part, body := range map[string]map[string]any{
 		"provider is own: must be one of openai, anthropic, azure, bedrock": pool("provider", "own"),
-		"provider: must be given":                                     pool("provider", nil),
-		"rpm: must be given":                                          pool("rpm", nil),
-		"tpm is 0: must be a finite number above 0":                   pool("tpm", 0),
-		"concurrency is -1: must be a finite":                         pool("concurrency", -1),
-		"rpm is 5: must be a finite":                                  pool("rpm", "5"),
-		"headroom_percent is 0: must be a whole number from 1 to 100": pool("headroom_percent", 0),
-		"headroom_percent is 101":                                     pool("headroom_percent", 101),
-		"parent_pool_id is nope: there is no pool nope":               pool("parent_pool_id", "nope"),
-		"there is no pool file-pool":                                  pool("parent_pool_id", "file-pool"), // the house's
-		"parent: there is no such field":                              pool("parent", "x"),
+		"provider: must be given":                   pool("provider", nil),
+		"rpm: must be given":                        pool("rpm", nil),
+		"tpm is 0: must be a finite number above 0": pool("tpm", 0),
+		"concurrency is -1: must be a finite":       pool("concurrency", -1),
+		"rpm is 5: must be a finite number above 0 and at most 1000000000000, without quotes": pool("rpm", "5"),
+		"headroom_percent is 0: must be a whole number from 1 to 100":                         pool("headroom_percent", 0),
+		"headroom_percent is 101":                       pool("headroom_percent", 101),
+		"parent_pool_id is nope: there is no pool nope": pool("parent_pool_id", "nope"),
+		"there is no pool file-pool":                    pool("parent_pool_id", "file-pool"), // the house's
+		"parent: there is no such field":                pool("parent", "x"),
 	} {
 		owner.do("POST", "/api/quota-pools", body).refuses(400, part)
 	}

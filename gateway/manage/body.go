@@ -142,10 +142,18 @@ func (o *object) integer(name string, otherwise, least, most int64) int64 {
 	}
 	n, err := strconv.ParseInt(v.Raw, 10, 64)
 	if v.Type != gjson.Number || err != nil || n < least || n > most {
-		o.wrong(name, "must be a whole number from %d to %d", least, most)
+		o.wrong(name, "must be a whole number from %d to %d"+unquoted(v), least, most)
 		return otherwise
 	}
 	return n
+}
+
+// unquoted is what the rule of a number says in addition of one that is a text.
+func unquoted(v gjson.Result) string {
+	if v.Type == gjson.String {
+		return ", without quotes"
+	}
+	return ""
 }
 
 // positive reads a finite number above 0 and rounds it down to a whole one, at least one.
@@ -157,7 +165,7 @@ func (o *object) positive(name string, most int64) int64 {
 	whole, fraction, _ := strings.Cut(v.Raw, ".")
 	n, err := strconv.ParseInt(whole, 10, 64)
 	if v.Type != gjson.Number || err != nil || strings.Trim(fraction, "0123456789") != "" || whole[0] == '-' || n > most || n == 0 && strings.Trim(fraction, "0") == "" {
-		o.wrong(name, "must be a finite number above 0 and at most %d", most)
+		o.wrong(name, "must be a finite number above 0 and at most %d"+unquoted(v), most)
 		return 0
 	}
 	return max(n, 1)

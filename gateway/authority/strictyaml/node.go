@@ -1,6 +1,7 @@
 package strictyaml
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -40,6 +41,9 @@ type Node struct {
 	fixed bool // inside a list or a map of names: Override is not asked
 }
 
+// byteOrderMark begins the files of some editors.
+var byteOrderMark = []byte("\xef\xbb\xbf")
+
 // Read parses the file's text. Faults of the syntax are noted, and the node is then absent.
 func (r *Reader) Read(data []byte) Node {
 	root := Node{r: r, pos: Pos{File: r.File, Line: 1}}
@@ -47,7 +51,7 @@ func (r *Reader) Read(data []byte) Node {
 		r.Faults.Add(Fault{Pos: Pos{File: r.File}, Rule: fmt.Sprintf("the file is %d bytes long: at most %d are read", len(data), MaxFile)})
 		return root
 	}
-	root.n = r.parse(data, root.pos)
+	root.n = r.parse(bytes.TrimPrefix(data, byteOrderMark), root.pos)
 	return root
 }
 

@@ -321,13 +321,16 @@ func (n Node) Int(otherwise, least, most int64) int64 {
 	case *ast.IntegerNode, *ast.FloatNode:
 		text, ok = scalar(v)
 	}
+	if plain, is := n.n.(*ast.StringNode); is && wholeNumber.MatchString(plain.Value) {
+		if t := tokenOf(plain); t != nil && t.Indicator == token.QuotedScalarIndicator {
+			n.Wrong("must be a whole number without quotes")
+			return otherwise
+		}
+		text = plain.Value // so many digits that the library takes them for a text
+	}
 	v, err := strconv.ParseInt(strings.ReplaceAll(text, "_", ""), 10, 64)
 	if errors.Is(err, strconv.ErrRange) {
 		n.Wrong("must be a whole number from %d to %d", least, most)
-		return otherwise
-	}
-	if quoted, is := n.n.(*ast.StringNode); is && wholeNumber.MatchString(quoted.Value) {
-		n.Wrong("must be a whole number without quotes")
 		return otherwise
 	}
 	if !ok || err != nil {

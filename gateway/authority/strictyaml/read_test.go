@@ -65,6 +65,17 @@ block: |
 	}
 }
 
+func TestAByteOrderMarkIsPassedOver(t *testing.T) {
+	r, m := read(t, "\ufeffcount: 3\r\n")
+	if got := m.Get("count").Int(0, 0, 9); got != 3 {
+		t.Errorf("count is %d", got)
+	}
+	m.End()
+	if err := r.Faults.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestEveryFaultAtOnce(t *testing.T) {
 	r, m := read(t, `count: many
 wait: soon
@@ -79,6 +90,7 @@ flag: "yes"
 list: 5
 deep: {a: [1]}
 quoted: "5"
+huge: 99999999999999999999
 `)
 	m.Get("count").Int(0, 0, 9)
 	m.Get("wait").Duration(0, 0, 1)
@@ -92,6 +104,7 @@ quoted: "5"
 	m.Get("list").List()
 	m.Get("deep").Str("")
 	m.Get("quoted").Int(0, 0, 9)
+	m.Get("huge").Int(0, 0, 9)
 	m.End()
 	want := `f.yaml:1: count is many: must be a whole number
 f.yaml:2: wait is soon: must be a duration such as 250ms, 5s or 720h
@@ -104,7 +117,8 @@ f.yaml:9: mode is maybe: must be one of none, api-key
 f.yaml:10: flag is yes: must be true or false
 f.yaml:11: list is 5: must be a list
 f.yaml:12: deep is a map: must be a single value, not a map
-f.yaml:13: quoted is 5: must be a whole number without quotes`
+f.yaml:13: quoted is 5: must be a whole number without quotes
+f.yaml:14: huge is 99999999999999999999: must be a whole number from 0 to 9`
 	if got := r.Faults.Err().Error(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
