@@ -21,6 +21,8 @@ import (
 	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/events/journal/embedded"
+	"github.com/weirhq/weir/gateway/authority"
+	"github.com/weirhq/weir/gateway/authority/store"
 	"github.com/weirhq/weir/projections/kv"
 	"github.com/weirhq/weir/projections/projector"
 	"github.com/weirhq/weir/services/auditor"
@@ -40,6 +42,10 @@ type Config struct {
 	Gateways int               // Defaults to 1
 	Env      map[string]string // environment variables, for the configuration alone
 	DrainFor time.Duration     // how long a stopping gateway lets streams go on. Defaults to the product's
+
+	// Dynamic is what a gateway, from 0 on, has of the authority made through the API, in mode dynamic. The first one manages it. Defaults
+	// to the bucket itself.
+	Dynamic func(gateway int, bucket *store.KV) gateway.Dynamic
 }
 
 // Stack is the product, running.
@@ -217,6 +223,9 @@ func (s *Stack) gateway(tb testing.TB) {
 		check(tb, err)
 		c.Projector, c.View = nil, kv.NewView(time.Now)
 	}
+	if s.config.Mode == string(authority.ModeDynamic) {
+		c.Dynamic, c.Manages = s.dynamic(tb, c.Conn), len(s.Gateways) == 0
+	}
 	c.Generations = auditor.NewReader(c.Conn)
 	if len(s.Gateways) > 0 {
 		ratios := auditor.NewRatios(c.Conn)
@@ -238,6 +247,18 @@ func (s *Stack) gateway(tb testing.TB) {
 	s.Gateways = append(s.Gateways, g)
 }
 
+// dynamic opens what the next gateway has of the authority made through the API.
+func (s *Stack) dynamic(tb testing.TB, conn *nats.Conn) gateway.Dynamic {
+	tb.Helper()
+	first := len(s.Gateways) == 0
+	bucket, err := store.OpenKV(s.keep, conn, store.KVConfig{Create: first, Users: first})
+	check(tb, err)
+	if s.config.Dynamic != nil {
+		return s.config.Dynamic(len(s.Gateways), bucket)
+	}
+	return bucket
+}
+
 // StopGateways stops every gateway and waits until what they owe is in the log.
 func (s *Stack) StopGateways() {
 	for _, g := range s.Gateways {
@@ -246,6 +267,18 @@ func (s *Stack) StopGateways() {
 	for _, g := range s.Gateways {
 		_ = g.Wait()
 	}
+}
+
+// Upstream is the base URL of a scripted upstream: upstream, alias or other.
+func (s *Stack) Upstream(name string) string { return s.urls[name] }
+
+// Listen calls f for each message that is sent on a subject, until stop is called.
+func (s *Stack) Listen(subject string, f func()) (stop func(), err error) {
+	sub, err := s.conn.Subscribe(subject, func(*nats.Msg) { f() })
+	if err != nil {
+		return nil, err
+	}
+	return func() { _ = sub.Unsubscribe() }, s.conn.Flush()
 }
 
 // URL is the first gateway's.
