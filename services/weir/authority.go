@@ -52,6 +52,7 @@ func (m *manager) fences(cli *cli) ([]fenced, error) {
 type authorityCommand struct {
 	Status authorityStatus `cmd:"" default:"1" help:"List the orgs that are behind their fence: their requests are refused."`
 	Repair authorityRepair `cmd:"" help:"Let requests of orgs that are behind their fence in again, as the store has them."`
+	Copy   authorityCopy   `cmd:"" help:"Take over into the database what was made through the API while none was configured, or back. Stop what manages first."`
 }
 
 type authorityStatus struct {

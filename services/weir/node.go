@@ -247,6 +247,9 @@ func (n *node) dynamic(ctx context.Context) (gateway.Dynamic, error) {
 		}
 	}
 	if n.pool != nil {
+		if left := n.leftInBucket(ctx); left > 0 {
+			n.logger.Warn("the database holds no authority, and the log's bucket does: keys and orgs made before are not known until weir authority copy", "changes", left)
+		}
 		return store.OpenPostgres(n.pool, store.PostgresConfig{Users: n.manages()}), nil
 	}
 	var kv *store.KV

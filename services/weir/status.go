@@ -41,6 +41,7 @@ type authorityState struct {
 	Manages    bool             `json:"manages"`
 	VerifiedMS int64            `json:"verified_ms"` // ago; -1: never
 	Behind     []gateway.Behind `json:"behind"`
+	Left       uint64           `json:"left_in_kv,omitempty"` // changes in the bucket, where the database has none
 }
 
 type gatewayStatus struct {
@@ -99,7 +100,7 @@ func (n *node) status(ctx context.Context) processStatus {
 		s.Gateway.Outage, s.Gateway.Spooled = n.gateway.Outage()
 	}
 	if n.gateway != nil {
-		s.Authority = n.authorityState()
+		s.Authority = n.authorityState(ctx)
 	}
 	if n.ledger != nil {
 		m := n.ledger.Mark()
@@ -115,14 +116,14 @@ func (n *node) status(ctx context.Context) processStatus {
 }
 
 // authorityState is nil where none can be made through the API.
-func (n *node) authorityState() *authorityState {
+func (n *node) authorityState(ctx context.Context) *authorityState {
 	at, ok := n.gateway.Verified()
 	if !ok {
 		return nil
 	}
 	s := &authorityState{Store: "kv", Manages: n.manages(), VerifiedMS: -1, Behind: n.gateway.Behind()}
 	if n.pool != nil {
-		s.Store = "postgres"
+		s.Store, s.Left = "postgres", n.leftInBucket(ctx)
 	}
 	if !at.IsZero() {
 		s.VerifiedMS = time.Since(at).Milliseconds()
@@ -211,6 +212,11 @@ func (c *statusCommand) Run(cli *cli, out io.Writer) error {
 		return fmt.Errorf("status: %w", err)
 	}
 	defer answer.Body.Close()
+	if answer.StatusCode == http.StatusServiceUnavailable {
+		var s struct{ Why string }
+		_ = json.NewDecoder(answer.Body).Decode(&s) // of a process that waits to begin
+		return fmt.Errorf("status: %s is not ready: %s", c.URL, s.Why)
+	}
 	if answer.StatusCode != http.StatusOK {
 		return fmt.Errorf("status: %s answered %s: an admin key is needed (WEIR_ADMIN_KEY)", c.URL, answer.Status)
 	}
@@ -247,6 +253,9 @@ func (s *processStatus) print(out io.Writer) error {
 	}
 	if a := s.Authority; a != nil {
 		fmt.Fprintf(t, "authority\t%s, verified %d ms ago, manages %t\n", a.Store, a.VerifiedMS, a.Manages)
+		if a.Left > 0 {
+			fmt.Fprintf(t, "left\t%d changes of authority in the log's bucket, none in the database: not known until weir authority copy\n", a.Left)
+		}
 		for _, o := range a.Behind {
 			fmt.Fprintf(t, "behind\torg %s, version %d: refused until weir authority repair --org %s\n", o.Org, o.Version, o.Org)
 		}
