@@ -208,7 +208,10 @@ func (x *exchange) cool(route int, r *relay.Result) {
 	if wait <= 0 {
 		wait = time.Second
 	}
-	x.s.config.Book.Cool(chain[0].Pause, wait)
+	wait = x.s.config.Book.Cool(chain[0].Pause, wait)
+	if x.s.config.View != nil {
+		x.s.config.View.Pause(chain[0].Pause, x.s.config.Now(), wait)
+	}
 }
 
 // finish settles a call after which no other is made, and answers unless it did.

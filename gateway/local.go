@@ -118,6 +118,10 @@ func (x *exchange) shorten() {
 // aloneAgain admits a further attempt likewise: the pools of its account, as the request itself is counted already.
 func (x *exchange) aloneAgain(claims []events.Claim, deployment string) bool {
 	x.attempt++
+	if a := x.seen(claims); a != nil {
+		x.refuse(a)
+		return false
+	}
 	return x.granted(x.asked(claims)) != nil && x.intend(claims, deployment)
 }
 

@@ -267,11 +267,12 @@ func (b *Book) tick() {
 	_ = b.config.Publisher.Submit(b.event(id, "", events.Platform, &events.Tick{Gateway: b.config.Gateway}), nil)
 }
 
-// Cool pauses a meter for a while, on every gateway.
-func (b *Book) Cool(m events.Meter, wait time.Duration) {
+// Cool pauses a meter for a while, on every gateway, and says for how long.
+func (b *Book) Cool(m events.Meter, wait time.Duration) time.Duration {
 	d := &events.Cooldown{Gateway: b.config.Gateway, Meter: m, ForMS: min(max(wait.Milliseconds(), events.MinForMS), events.MaxForMS)}
 	id := fmt.Sprintf("%s/cooldown/%d", b.config.Gateway, b.config.Now().UnixNano())
 	_ = b.config.Publisher.Submit(b.event(id, "", events.Platform, d), nil) // lost, the next 429 says it again
+	return time.Duration(d.ForMS) * time.Millisecond
 }
 
 func (b *Book) event(id string, request events.RequestID, org events.Org, d events.Data) events.Event {

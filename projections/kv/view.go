@@ -57,6 +57,20 @@ func (v *View) Put(r admission.Reading, seq uint64, now int64) {
 	v.ready.Store(true)
 }
 
+// Pause has a pause shown from now on for so long, unless one that lasts longer is: what the gateway has just been told it knows before the log
+// tells it, and without the log, too.
+func (v *View) Pause(m events.Meter, now time.Time, lasts time.Duration) {
+	at := v.own(now)
+	t := v.offset.Load() + at
+	if e, at := v.find(m, now); e != nil {
+		if t = at; e.Kind == events.Pause && e.UsedAt(t) >= lasts.Milliseconds() {
+			return
+		}
+	}
+	e := Entry{Kind: events.Pause, Used: lasts.Milliseconds(), Time: t, Seq: v.seq.Load(), Falls: []admission.Fall{{At: t + int64(lasts)}}}
+	v.entries.Store(m, &arrival{e, at})
+}
+
 // note takes in that the fold's time was now at an instant of the view's own time. What comes late shows less, so the largest
 // difference is the best.
 func (v *View) note(now int64, seq uint64, at int64) {

@@ -106,3 +106,27 @@ func TestViewForgets(t *testing.T) {
 		t.Fatalf("not forgotten: %+v", e)
 	}
 }
+
+// What a gateway has been told itself is shown until it ends, and does not end a longer pause; what the log says later counts.
+func TestViewPauses(t *testing.T) {
+	c := newClock()
+	v := kv.NewView(c.now)
+	v.Put(used(0, time.Second), 7, stream(0))
+	claim := &events.Claim{Meter: "pool/a/pause", Kind: events.Pause}
+	v.Pause(claim.Meter, c.now(), 20*time.Second)
+	v.Pause(claim.Meter, c.now(), 5*time.Second)
+	c.pass(19 * time.Second)
+	if h, no := v.Refuses(claim, c.now()); !no || h.Reason != events.Paused || h.RetryMS != 1_000 {
+		t.Fatalf("a second before its end: %+v %v", h, no)
+	}
+	c.pass(time.Second)
+	if h, no := v.Refuses(claim, c.now()); no {
+		t.Fatalf("at its end: %+v", h)
+	}
+	v.Pause(claim.Meter, c.now(), 20*time.Second)
+	v.Put(admission.Reading{Meter: claim.Meter, Kind: events.Pause, Used: 30_000, Falls: []admission.Fall{{At: stream(50 * time.Second)}}}, 8, stream(20*time.Second))
+	c.pass(25 * time.Second)
+	if h, no := v.Refuses(claim, c.now()); !no || h.RetryMS != 5_000 {
+		t.Fatalf("the log says longer: %+v %v", h, no)
+	}
+}

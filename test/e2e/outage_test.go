@@ -59,6 +59,43 @@ func undeclared(t *testing.T, s *stack.Stack, g *stack.Gateway) {
 	}
 }
 
+// TestAPauseIsKnownWithoutTheLog: a provider account that asks for a pause is left alone without the log, too, where it is the first to be asked
+// and where it is the next.
+func TestAPauseIsKnownWithoutTheLog(t *testing.T) {
+	t.Parallel() // it mostly waits
+	s := stack.New(t, stack.Config{Gateways: 2, Settings: stack.Settings{
+		Keys: []stack.Key{{Name: "one"}, {Name: "two"}, {Name: "three"}},
+		Weir: `
+models:
+  - {id: m, local: {engine: vllm, replicas: ["{{upstream}}"]}}
+  - {id: tired, max_output_tokens: 64, providers: [{connection: tired}]}
+  - {id: next, max_output_tokens: 64, providers: [{connection: broken}, {connection: tired}]}
+connections:
+  - {id: tired, provider: openai, base_url: "{{upstream}}", pool: tired}
+  - {id: broken, provider: openai, base_url: "{{other}}", pool: broken}
+pools:
+  - {id: tired, provider: openai, rpm: 100, tpm: 1000000, concurrency: 10}
+  - {id: broken, provider: openai, rpm: 100, tpm: 1000000, concurrency: 10}
+`}})
+	g := s.Gateways[1]
+	s.Broker.Shutdown()
+	stack.Eventually(t, "the gateway knows", func() bool { out, _ := g.Outage(); return out })
+	asks := func(key, model, script string) *stack.Answer {
+		return stack.Do(t, stack.Request{URL: g.URL + "/v1/chat/completions", Key: key, Body: chat(model, `"max_tokens":8,`), Script: script})
+	}
+	if a := asks("one", "tired", "status=429;retry-after=60"); a.Status != http.StatusTooManyRequests || a.Header.Get("X-Tm-Error-Origin") != "upstream" {
+		t.Fatalf("the account itself: %d %s", a.Status, a.Body)
+	}
+	for key, model := range map[string]string{"two": "tired", "three": "next"} {
+		if a := asks(key, model, "status=500"); a.Status != http.StatusTooManyRequests || a.Error().Metadata.LimitKind != "cooldown" {
+			t.Errorf("%s while the account is paused: %d %s", model, a.Status, a.Body)
+		}
+	}
+	if n, next := s.Provider.Ledger().Totals().Calls, s.Other.Ledger().Totals().Calls; n != 1 || next != 1 {
+		t.Errorf("the account that is paused was called %d times, the one before it %d times; want 1 and 1", n, next)
+	}
+}
+
 // TestClosedCallsEndBeforeTheirLease: where nothing may run without the log, a call that is under way ends before the log could give its
 // place to another; elsewhere it runs on.
 func TestClosedCallsEndBeforeTheirLease(t *testing.T) {
