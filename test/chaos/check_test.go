@@ -8,7 +8,6 @@ import (
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal/access"
-	"github.com/weirhq/weir/gateway/outage"
 	"github.com/weirhq/weir/services/provider"
 	"github.com/weirhq/weir/test/e2e/stack"
 )
@@ -161,79 +160,80 @@ func (w *world) once(s *stack.Story) {
 	}
 }
 
-// calls checks that each call had its intent and that the tokens of the log are the upstream's.
-func (w *world) calls(s *stack.Story, c checks) string {
-	var input, output, cut, told, gone int64
-	for _, call := range w.provider.Ledger().Calls() {
-		t := s.Requests[events.RequestID(call.RequestID)]
-		if call.Started.Before(c.since) {
-			if t == nil {
-				gone++
-			}
-			continue
-		}
-		if t == nil || !t.Admitted() {
-			w.tb.Errorf("call %d of request %s has no intent in the log", call.ID, call.RequestID)
-			continue
-		}
-		finals := t.Finals()
-		switch {
-		case len(finals) > 1:
-			w.tb.Errorf("request %s has %d finals", call.RequestID, len(finals))
-		case len(finals) == 0 && c.killed:
-			cut++
-		case len(finals) == 0:
-			w.tb.Errorf("request %s has no final", call.RequestID)
-		case call.Outcome == provider.Completed && finals[0].Quality == events.QualityExact:
-			input, output, told = input+call.Input, output+call.Output, told+1
-			if u := finals[0].Usage; u.InputTokens != call.Input || u.OutputTokens != call.Output {
-				w.tb.Errorf("request %s: the log says %d and %d tokens, the upstream %d and %d", call.RequestID, u.InputTokens, u.OutputTokens, call.Input, call.Output)
-			}
-		case finals[0].Quality == events.QualityExact:
-			w.tb.Errorf("request %s: exact usage of a call that the upstream calls %s", call.RequestID, call.Outcome)
-		default:
-			cut++
-		}
+// called are the calls that every upstream has on its record.
+func (w *world) called() []provider.Call {
+	all := w.provider.Ledger().Calls()
+	for _, other := range w.others {
+		all = append(all, other.Ledger().Calls()...)
 	}
-	if told == 0 {
-		w.tb.Error("no call was made")
-	}
-	if gone > 0 {
-		return fmt.Sprintf("lost: what the log knew of %d calls; of those since then nothing (%d calls, %d and %d tokens on both sides)", gone, told, input, output)
-	}
-	if cut == 0 {
-		return fmt.Sprintf("lost: nothing (%d calls, %d and %d tokens on both sides)", told, input, output)
-	}
-	return fmt.Sprintf("lost: the usage of %d calls that were cut off; %d calls, %d and %d tokens on both sides", cut, told, input, output)
+	return all
 }
 
-// allowance checks that no gateway ever granted more than the allowance: in any minute, and for how long.
-func (w *world) allowance(s *stack.Story) {
-	type scope struct {
-		gateway events.Gateway
-		org     events.Org
+// told is what the log and an upstream say of the requests whose calls came to their ends.
+type told struct{ calls, input, output, cut, gone int64 }
+
+// calls checks that each call had its intent and that the tokens of the log are the upstream's.
+func (w *world) calls(s *stack.Story, c checks) string {
+	var sum told
+	byRequest := map[string][]provider.Call{}
+	for _, call := range w.called() {
+		byRequest[call.RequestID] = append(byRequest[call.RequestID], call)
 	}
-	granted := map[scope][]time.Time{}
-	for _, id := range s.Order {
-		for _, d := range s.Requests[id].Reserves {
-			if d.Mode == events.ModeBoundedLocal && d.Operation != "recover" && d.Attempt == 0 && !again(s, d) {
-				k := scope{d.Gateway, d.Org}
-				granted[k] = append(granted[k], time.Unix(0, d.At))
-			}
+	for id, calls := range byRequest {
+		w.request(s, id, calls, c, &sum)
+	}
+	if sum.calls == 0 {
+		w.tb.Error("no call was made")
+	}
+	switch {
+	case sum.gone > 0:
+		return fmt.Sprintf("lost: what the log knew of %d calls; of those since then nothing (%d calls, %d and %d tokens on both sides)", sum.gone, sum.calls, sum.input, sum.output)
+	case sum.cut == 0:
+		return fmt.Sprintf("lost: nothing (%d calls, %d and %d tokens on both sides)", sum.calls, sum.input, sum.output)
+	}
+	return fmt.Sprintf("lost: the usage of %d calls that were cut off; %d calls, %d and %d tokens on both sides", sum.cut, sum.calls, sum.input, sum.output)
+}
+
+// request compares the calls of one request with what the log says of it.
+func (w *world) request(s *stack.Story, id string, calls []provider.Call, c checks, sum *told) {
+	t := s.Requests[events.RequestID(id)]
+	if calls[0].Started.Before(c.since) {
+		if t == nil {
+			sum.gone++
+		}
+		return
+	}
+	if t == nil || !t.Admitted() || len(t.Reserves) < len(calls) {
+		w.tb.Errorf("request %s: %d calls have no intent each in the log%s", id, len(calls), saysOf(s, id))
+		return
+	}
+	var input, output, ended int64
+	for i := range calls {
+		if calls[i].Outcome == provider.Completed {
+			input, output, ended = input+calls[i].Input, output+calls[i].Output, ended+1
 		}
 	}
-	for k, at := range granted {
-		for i := range at {
-			n := 0
-			for j := range at {
-				if d := at[j].Sub(at[i]); d >= 0 && d < time.Minute {
-					n++
-				}
-			}
-			if n > outage.Requests {
-				w.tb.Errorf("%s granted org %s %d requests within a minute", k.gateway, k.org, n)
-			}
+	finals, exact, used := map[int64]bool{}, int64(0), events.Usage{}
+	for _, f := range t.Finals() {
+		if finals[f.Attempt] {
+			w.tb.Errorf("request %s has two finals of attempt %d", id, f.Attempt)
 		}
+		finals[f.Attempt] = true
+		if f.Quality == events.QualityExact {
+			exact, used.InputTokens, used.OutputTokens = exact+1, used.InputTokens+f.Usage.InputTokens, used.OutputTokens+f.Usage.OutputTokens
+		}
+	}
+	switch {
+	case len(finals) < len(calls) && !c.killed:
+		w.tb.Errorf("request %s has %d finals for %d calls", id, len(finals), len(calls))
+	case exact > ended:
+		w.tb.Errorf("request %s: exact usage of a call that the upstream does not call completed", id)
+	case exact < int64(len(calls)) && calls[len(calls)-1].Outcome != provider.Failed:
+		sum.cut++
+	case used.InputTokens != input || used.OutputTokens != output:
+		w.tb.Errorf("request %s: the log says %d and %d tokens, the upstream %d and %d", id, used.InputTokens, used.OutputTokens, input, output)
+	default:
+		sum.calls, sum.input, sum.output = sum.calls+ended, sum.input+input, sum.output+output
 	}
 }
 

@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -40,8 +41,9 @@ type result struct {
 func ask(url, org string) (*stack.Answer, error) { return askFor(url, org, org) }
 
 func askFor(url, key, model string) (*stack.Answer, error) {
+	tokens := cmp.Or(tokensOf[key], 16)
 	r, err := stack.Request{URL: url + "/v1/chat/completions", Key: key,
-		Body: `{"model":"` + model + `","max_tokens":16,"messages":[{"role":"user","content":"hello"}]}`}.New()
+		Body: fmt.Sprintf(`{"model":%q,"max_tokens":%d,"messages":[{"role":"user","content":"hello"}]}`, model, tokens)}.New()
 	if err != nil {
 		return nil, err
 	}
@@ -112,9 +114,12 @@ func (l *load) end() []result {
 	return l.all
 }
 
+// apart is how long after the last failure another is of its own time.
+const apart = time.Second
+
 // say sums up what failed: for how long, and with what.
 func say(all []result) string {
-	var first, last time.Time
+	var failures []result
 	failed, bounded, aged := map[string]int{}, 0, 0
 	for i := range all {
 		r := &all[i]
@@ -127,17 +132,12 @@ func say(all []result) string {
 		if r.status == http.StatusOK && r.whole || r.status == http.StatusTooManyRequests && r.org == "strict" {
 			continue // its limit is lower than its load
 		}
-		word := fmt.Sprintf("%d %s", r.status, r.code)
+		word := strings.TrimSpace(fmt.Sprintf("%d %s", r.status, r.code))
 		if r.status == 0 || !r.whole {
 			word = "broken connections"
 		}
 		failed[word]++
-		if first.IsZero() || r.began.Before(first) {
-			first = r.began
-		}
-		if end := r.began.Add(r.took); end.After(last) {
-			last = end
-		}
+		failures = append(failures, *r)
 	}
 	words := make([]string, 0, len(failed))
 	for w, n := range failed {
@@ -151,5 +151,27 @@ func say(all []result) string {
 	if aged > 0 {
 		modes += fmt.Sprintf(", %d bounded_snapshot", aged)
 	}
-	return fmt.Sprintf("%d requests, %s; requests failed for %.1f s: %s", len(all), modes, last.Sub(first).Seconds(), strings.Join(words, ", "))
+	return fmt.Sprintf("%d requests, %s; requests failed for %s: %s", len(all), modes, spans(failures), strings.Join(words, ", "))
+}
+
+// spans is for how long requests failed: from the first to the last of those that failed together.
+func spans(failures []result) string {
+	sort.Slice(failures, func(i, j int) bool { return failures[i].began.Before(failures[j].began) })
+	var sum time.Duration
+	var first, last time.Time
+	n := 0
+	for i := range failures {
+		r := &failures[i]
+		if n == 0 || r.began.Sub(last) > apart {
+			sum, first, n = sum+last.Sub(first), r.began, n+1
+		}
+		if end := r.began.Add(r.took); end.After(last) {
+			last = end
+		}
+	}
+	sum += last.Sub(first)
+	if n > 1 {
+		return fmt.Sprintf("%.1f s in %d times", sum.Seconds(), n)
+	}
+	return fmt.Sprintf("%.1f s", sum.Seconds())
 }

@@ -18,9 +18,6 @@ const atOnce = 1
 // think is how long a client waits after an answer: so many are not to keep a small machine busy with themselves.
 const think = 250 * time.Millisecond
 
-// serversOfOwn is how many NATS servers hold the log where it is theirs.
-const serversOfOwn = 3
-
 var wrongLogs = []string{"deleted", "emptied", "flipped", "restored from a backup", "another's", "cut", "all data deleted"}
 
 // The disk is full, and then has room again.

@@ -44,7 +44,7 @@ func (w *world) servers() {
 			env = append(env, strings.TrimSpace(line))
 		}
 	}
-	clients := []string{w.nats}
+	clients := w.doors
 	var routes []string
 	for i := range w.setup.servers {
 		if i > 0 {
@@ -63,8 +63,12 @@ func (w *world) servers() {
 			w.peers = append(w.peers, p)
 		}
 	}
-	w.callout = w.process("callout", "--url", "nats://"+w.nats, "--keys", seeds, "--credentials", filepath.Join(w.dir, "credentials"))
+	w.doors = clients
+	w.callout = w.process("callout", "--url", w.everywhere(), "--keys", seeds, "--credentials", filepath.Join(w.dir, "credentials"))
 }
+
+// everywhere are the addresses of the servers that hold the log.
+func (w *world) everywhere() string { return "nats://" + strings.Join(w.doors, ",nats://") }
 
 // store is where a server keeps its streams.
 func (w *world) store(i int) string { return filepath.Join(w.dir, fmt.Sprintf("nats-%d", i), "store") }
@@ -114,7 +118,7 @@ func (w *world) counted(want int64) {
 // The log is in a NATS server of its own, which dies and comes back; every role is a process, with the permissions of its role alone.
 func TestTheLogIsInServersOfItsOwn(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, setup{servers: serversOfOwn, apart: true})
+	w := newWorld(t, setup{servers: 1, apart: true})
 	w.counted(int64(len(w.gateways)))
 	l := w.run(clients())
 	time.Sleep(time.Second)
@@ -126,7 +130,7 @@ func TestTheLogIsInServersOfItsOwn(t *testing.T) {
 	w.ready()
 	time.Sleep(time.Second)
 	all := l.end()
-	line(t, fmt.Sprintf("one of %d NATS servers was killed, and back after %s", serversOfOwn, down), say(all), w.check(all, checks{}))
+	line(t, fmt.Sprintf("a NATS server of its own was killed, and back after %s", down), say(all), w.check(all, checks{}))
 }
 
 // The servers lose what they held. Nothing is admitted until an operator has recovered the log, from anywhere, by the projector's snapshots.
@@ -155,7 +159,7 @@ func TestServersOfTheirOwnLoseTheLog(t *testing.T) {
 	for _, p := range w.readers {
 		p.stop()
 	}
-	config := w.config("operator", w.joins("projector", free(t), w.nats, access.Operator))
+	config := w.config("operator", w.joins("projector", free(t), w.everywhere(), access.Operator))
 	said, err := exec.Command(binary, "recover", "--config", config, "--windows", "empty", "--reason", "the servers lost it").CombinedOutput()
 	if err != nil {
 		t.Fatalf("weir recover: %v\n%s", err, said)

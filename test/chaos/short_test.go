@@ -14,6 +14,3 @@ const atOnce = 4
 const think = 20 * time.Millisecond
 
 var wrongLogs = []string{"deleted", "flipped"}
-
-// serversOfOwn is how many NATS servers hold the log where it is theirs.
-const serversOfOwn = 1

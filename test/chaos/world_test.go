@@ -111,35 +111,37 @@ func (p *process) stop() {
 
 // world is the product: a process with the log and its readers, two gateways that have joined it, and an upstream in this process.
 type world struct {
-	tb       testing.TB
-	dir      string
-	setup    setup
-	provider *provider.Server
-	upstream string
-	core     *process
-	readers  []*process // projector and auditor, where they are apart
-	peers    []*process // further NATS servers
-	callout  *process   // who answers for NATS servers; nil where the log's process is our own
-	gateways [2]*process
-	pipes    [2]*pipe // the gateways' ways to the log
-	urls     [2]string
-	nats     string
-	doors    []string // where each server that holds the log takes clients
-	secrets  map[access.Role]access.Secret
-	database *postgrestest.Server           // nil: there is none
-	ways     map[string]*postgrestest.Proxy // to the database, by process
+	tb        testing.TB
+	dir       string
+	setup     setup
+	provider  *provider.Server
+	others    map[string]*provider.Server // further upstreams, by name
+	upstreams map[string]string           // of every upstream, by name
+	core      *process
+	readers   []*process // projector and auditor, where they are apart
+	peers     []*process // further NATS servers
+	callout   *process   // who answers for NATS servers; nil where the log's process is our own
+	gateways  [2]*process
+	pipes     [2]*pipe // the gateways' ways to the log
+	urls      [2]string
+	nats      string
+	doors     []string // where each server that holds the log takes clients
+	secrets   map[access.Role]access.Secret
+	database  *postgrestest.Server           // nil: there is none
+	ways      map[string]*postgrestest.Proxy // to the database, by process
 }
 
 // setup says what a world is made of. All of it has a default.
 type setup struct {
-	script  string      // of the upstream. Defaults to script
-	data    string      // where the log's process keeps its data. Defaults to a directory beside the rest
-	weir    string      // of weir.yaml, what every process reads alike. Defaults to settings
-	keys    []stack.Key // Defaults to those of the two orgs
-	apart   bool        // projector and auditor are processes of their own
-	env     []string    // of the log's process
-	probe   string      // the org whose requests say that a gateway admits. Defaults to strict
-	servers int         // NATS servers of their own hold the log, so many, and core is the first of them. Defaults to none: a process with the role broker does
+	script  string            // of the upstream. Defaults to script
+	data    string            // where the log's process keeps its data. Defaults to a directory beside the rest
+	weir    string            // of weir.yaml, what every process reads alike. Defaults to settings
+	keys    []stack.Key       // Defaults to those of the two orgs
+	apart   bool              // projector and auditor are processes of their own
+	env     []string          // of the log's process
+	others  map[string]string // scripts of further upstreams; {{name}} in weir stands for the base URL of one
+	probe   string            // the org whose requests say that a gateway admits. Defaults to strict
+	servers int               // NATS servers of their own hold the log, so many, and core is the first of them. Defaults to none: a process with the role broker does
 
 	// database has authority and audit in PostgreSQL, keys that are made through the API, and the first gateway manage.
 	database bool
@@ -165,7 +167,7 @@ var joining = map[access.Role][]access.Role{access.Gateway: {access.Gateway}, ac
 // newWorld starts everything and waits until both gateways admit.
 func newWorld(tb testing.TB, s setup) *world {
 	tb.Helper()
-	w := &world{tb: tb, dir: tb.TempDir(), setup: s, nats: free(tb), secrets: map[access.Role]access.Secret{}, ways: map[string]*postgrestest.Proxy{}}
+	w := &world{tb: tb, dir: tb.TempDir(), setup: s, nats: free(tb), secrets: map[access.Role]access.Secret{}, ways: map[string]*postgrestest.Proxy{}, others: map[string]*provider.Server{}}
 	w.doors = []string{w.nats}
 	if w.setup.script == "" {
 		w.setup.script = script
@@ -244,18 +246,27 @@ func (w *world) must(err error) {
 	}
 }
 
-// provide runs the upstream.
+// provide runs the upstreams.
 func (w *world) provide() {
-	var err error
-	w.provider, err = provider.New(provider.Config{Script: w.setup.script, Calls: 1 << 20})
+	url := ""
+	w.provider, url = w.serve(w.setup.script)
+	w.upstreams = map[string]string{"upstream": url}
+	for name, script := range w.setup.others {
+		w.others[name], w.upstreams[name] = w.serve(script)
+	}
+}
+
+func (w *world) serve(script string) (p *provider.Server, url string) {
+	w.tb.Helper()
+	p, err := provider.New(provider.Config{Script: script, Calls: 1 << 20})
 	w.must(err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	w.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan struct{})
-	go func() { defer close(served); _ = w.provider.Run(ctx, l) }()
+	go func() { defer close(served); _ = p.Run(ctx, l) }()
 	w.tb.Cleanup(func() { cancel(); <-served })
-	w.upstream = "http://" + l.Addr().String()
+	return p, "http://" + l.Addr().String()
 }
 
 // config writes the files of one process.
@@ -267,7 +278,7 @@ func (w *world) config(name, head string) string {
 		head += w.at(name)
 		settings.Mode = "dynamic"
 	}
-	return settings.Write(w.tb, dir, head, map[string]string{"upstream": w.upstream})
+	return settings.Write(w.tb, dir, head, w.upstreams)
 }
 
 // secretOf is the file with a role's secret.
@@ -277,7 +288,7 @@ func (w *world) secretOf(role access.Role) string {
 
 // joins is the head of a configuration that joins the log at an address.
 func (w *world) joins(name, address, log string, role access.Role) string {
-	return fmt.Sprintf("listen: %s\ndata_dir: %s\nlog: {url: nats://%s, credentials: %s, replicas: %d}\n", address, filepath.Join(w.dir, name+"-data"), log, w.secretOf(role), max(w.setup.servers, 1))
+	return fmt.Sprintf("listen: %s\ndata_dir: %s\nlog: {url: %q, credentials: %s, replicas: %d}\n", address, filepath.Join(w.dir, name+"-data"), log, w.secretOf(role), max(w.setup.servers, 1))
 }
 
 // processes writes every process's files.
@@ -289,19 +300,23 @@ func (w *world) processes() {
 	}
 	if w.setup.apart {
 		for _, role := range []access.Role{access.Projector, access.Auditor} {
-			path := w.config(string(role), w.joins(string(role), free(w.tb), w.nats, role))
+			path := w.config(string(role), w.joins(string(role), free(w.tb), w.everywhere(), role))
 			w.readers = append(w.readers, w.process("serve", "--roles", string(role), "--config", path))
 		}
 	}
 	for i := range w.gateways {
 		w.pipes[i] = newPipe(w.tb, w.nats)
 		addr, name := free(w.tb), fmt.Sprintf("gw%d", i)
+		way := "nats://" + w.pipes[i].addr()
+		if len(w.doors) > 1 { // of which it takes whatever answers
+			way = w.everywhere()
+		}
 		w.urls[i] = "http://" + addr
 		roles, identity := "gateway", access.Gateway
 		if w.database != nil && i == 0 {
 			roles, identity = "gateway,manager", manager
 		}
-		w.gateways[i] = w.process("serve", "--roles", roles, "--config", w.config(name, w.joins(name, addr, w.pipes[i].addr(), identity)))
+		w.gateways[i] = w.process("serve", "--roles", roles, "--config", w.config(name, w.joins(name, addr, way, identity)))
 	}
 }
 
@@ -399,7 +414,7 @@ func (w *world) join(role access.Role) (*nats.Conn, *journal.Log, string) {
 	secret := w.secrets[role]
 	name, err := access.NewName(secret.Name)
 	w.must(err)
-	nc, err := nats.Connect("nats://"+w.nats, append(journal.Options(name), secret.Options(access.Identity{Name: name, Roles: []access.Role{role}})...)...)
+	nc, err := nats.Connect(w.everywhere(), append(journal.Options(name), secret.Options(access.Identity{Name: name, Roles: []access.Role{role}})...)...)
 	w.must(err)
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
