@@ -26,6 +26,7 @@ type Explainer struct {
 	released  *events.Release
 	dropped   int // moments beyond maxMoments
 	firstAt   int64
+	other     []string // verdicts that were really given, and are not what was folded
 }
 
 // look is a refusal of which it is still asked when it would have passed.
@@ -78,8 +79,29 @@ func (e *Explainer) Apply(r *events.Record) error {
 	if r.Fault == "" && RequestOf(r.Data) == e.target.Request {
 		e.happened(r)
 	}
+	if d, ok := r.Data.(*events.Verdicts); ok && r.Fault == "" {
+		e.recorded(r.Seq, d)
+	}
 	e.lookOn()
 	return nil
+}
+
+// recorded compares what was folded with what was really decided: they differ where what was before is not known.
+func (e *Explainer) recorded(seq uint64, d *events.Verdicts) {
+	for i := range d.Verdicts {
+		v := &d.Verdicts[i]
+		at, told := e.decisions[v.Attempt]
+		if v.Request != e.target.Request || !told || len(e.other) >= maxTargetAttempts {
+			continue
+		}
+		really := "refused"
+		if v.Admitted {
+			really = "admitted"
+		}
+		if outcome := e.story.Decisions[at].Outcome; outcome != really {
+			e.other = append(e.other, fmt.Sprintf("attempt %d was really %s, as the verdicts at sequence %d say; folded here it is %s", v.Attempt, really, seq, outcome))
+		}
+	}
 }
 
 // reserveOf gives an attempt's reserve: the record's own, or one that came before.

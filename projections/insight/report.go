@@ -338,8 +338,8 @@ func (s *Simulation) assume(r *Report) {
 			say("%s of %s claims of %s kept their limit: a bucket or pace needs one above 0, a balance or pause has none", Number(rule.Unusable), Number(rule.Claims), rule.Pattern)
 		}
 	}
-	if r.FromSeq > 1 && s.config.From == 0 {
-		say("folded from sequence %d on: meters and balances began empty", r.FromSeq)
+	if s.first > 1 && !s.whole {
+		say("folded from sequence %d on, and nothing is known of before: meters and balances began empty", s.first)
 	}
 }
 

@@ -20,6 +20,7 @@ func (e *Explainer) Story() *Story {
 	if e.dropped > 0 {
 		s.Notes = append(s.Notes, fmt.Sprintf("%d further growth true-ups are left out of the timeline", e.dropped))
 	}
+	s.Notes = append(s.Notes, e.other...)
 	if s.Folded.Snapshot {
 		s.Notes = append(s.Notes, fmt.Sprintf("folded from a snapshot before sequence %d: of what was charged before it, keys and models are not known, nor who charged windows and budgets and had ended", s.Folded.From))
 	} else if s.Folded.From > 1 {

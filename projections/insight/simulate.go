@@ -60,7 +60,9 @@ type Simulation struct {
 	lengths   map[string]*lengths
 	scheduled schedule
 	order     uint64
-	applied   int64 // records
+	applied   int64  // records
+	first     uint64 // the sequence of the first of them
+	whole     bool   // what was before it is known, if there was anything
 	nextTidy  int64
 	counts    counts
 }
@@ -153,7 +155,7 @@ func NewSimulation(fold *admission.Fold, config SimulationConfig) (*Simulation, 
 	}
 	return &Simulation{
 		config: config, recording: &Recording{fold: fold, from: config.From}, lives: map[events.RequestID]*life{}, origins: map[attemptID]*origin{},
-		running: map[events.RequestID]run{}, lengths: map[string]*lengths{}, counts: newCounts(),
+		running: map[events.RequestID]run{}, lengths: map[string]*lengths{}, counts: newCounts(), whole: fold.Seq() > 0,
 	}, nil
 }
 
@@ -196,6 +198,9 @@ func (s *Simulation) Recording() *Recording { return s.recording }
 // Take takes what the first half gives, record by record. The error says that more is on its way than a simulation holds.
 func (s *Simulation) Take(in *Recorded) error {
 	r := &in.Record
+	if s.applied == 0 {
+		s.first = r.Seq
+	}
 	if in.begin != nil {
 		s.sim, s.lastAt = in.begin, r.At
 		s.counts.from, s.counts.first = r.Seq, r.At

@@ -20,9 +20,9 @@ const (
 	// MaxSnapshot is how large a shared snapshot may be, in bytes. With two of each kind, what is shared never takes more than 1 GiB.
 	MaxSnapshot = 256 << 20
 
-	snapshotChunk = 512 << 10 // of one message; the broker takes 1 MiB
-	chunkFor      = 10 * time.Second
-	fetchTries    = 5 // a replica of the bucket may not have the newest chunks yet
+	snapshotChunk = 512 << 10        // of one message; the broker takes 1 MiB
+	chunkFor      = 10 * time.Second // one call
+	fetchTries    = 5                // a replica of the bucket may not have the newest chunks yet
 	fetchPause    = 200 * time.Millisecond
 )
 
@@ -204,7 +204,7 @@ func (s *Snapshots) open(ctx context.Context) (err error) {
 	if s.bucket != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, callFor)
+	ctx, cancel := context.WithTimeout(ctx, chunkFor)
 	defer cancel()
 	s.bucket, err = s.cfg.JetStream.KeyValue(ctx, access.BucketSnapshots)
 	if err != nil {
@@ -220,7 +220,7 @@ func (s *Snapshots) make(ctx context.Context) error {
 	if !errors.Is(err, jetstream.ErrBucketNotFound) {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callFor)
+	ctx, cancel := context.WithTimeout(ctx, chunkFor)
 	defer cancel()
 	s.bucket, err = s.cfg.JetStream.CreateKeyValue(ctx, jetstream.KeyValueConfig{
 		Bucket: access.BucketSnapshots, Description: "Weir: snapshots, for who begins on a log whose beginning is gone", Replicas: max(1, s.cfg.Replicas),

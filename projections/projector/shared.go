@@ -18,7 +18,7 @@ import (
 
 const (
 	shareFor     = 2 * time.Minute  // to share a snapshot
-	shareLastFor = 5 * time.Second  // the same when the projector stops
+	shareLastFor = 10 * time.Second // the same when the projector stops
 	shareAgain   = 30 * time.Second // after it could not be shared
 	fetchAgain   = 5 * time.Second  // while no snapshot reaches back to what the log still holds
 )

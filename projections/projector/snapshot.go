@@ -159,6 +159,13 @@ func decodeSnapshot(b []byte) (h header, fold *admission.Fold, err error) {
 	return h, fold, nil
 }
 
+// ReadSnapshot reads the fold's state from a projector's snapshot, and when the stream of its log was made. The error says what is wrong
+// with it.
+func ReadSnapshot(b []byte) (created time.Time, fold *admission.Fold, err error) {
+	h, fold, err := decodeSnapshot(b)
+	return h.Created, fold, err
+}
+
 func (p *Projector) dir() string { return filepath.Join(p.cfg.DataDir, snapshotDir) }
 
 // restore takes up the newest snapshot that can be read, if there is one. One that cannot is set aside.

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,11 +11,11 @@ import (
 	"path/filepath"
 	"sort"
 	"syscall"
-	"time"
 
 	"github.com/weirhq/weir/gateway/inquiry"
 	"github.com/weirhq/weir/projections/admission"
 	"github.com/weirhq/weir/projections/insight"
+	"github.com/weirhq/weir/projections/projector"
 	"github.com/weirhq/weir/services/biller"
 )
 
@@ -73,14 +71,14 @@ func (c *explainCommand) retell(ctx context.Context, s source) (*insight.Story, 
 // what was charged long before.
 const snapshotWorth = 500_000
 
-// FoldBefore gives the newest fold that a projector kept in the data directory and that is not past a sequence, or of a day that a biller
-// kept; nil if there is none, or if the log before the sequence is short.
+// FoldBefore gives a fold that is not past the sequence: the newest that a projector kept in the data directory, of a day that a biller kept
+// there, or that is shared in the log's broker. It is nil if there is none, or if the log is whole and short before the sequence.
 func (l *liveLog) FoldBefore(ctx context.Context, seq uint64) (*admission.Fold, error) {
 	info, err := l.log.Info(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if seq < info.First+snapshotWorth {
+	if info.First <= 1 && seq < snapshotWorth {
 		return nil, nil
 	}
 	names, err := filepath.Glob(filepath.Join(l.dataDir, "snapshots", "admission-*.snapshot"))
@@ -93,40 +91,17 @@ func (l *liveLog) FoldBefore(ctx context.Context, seq uint64) (*admission.Fold, 
 		if err != nil {
 			continue // a projector has removed it since
 		}
-		fold := snapshotFold(b, info.Created)
-		if fold != nil && fold.Seq() < seq && fold.Seq()+1 >= info.First {
+		created, fold, err := projector.ReadSnapshot(b)
+		if err == nil && created.Equal(info.Created) && fold.Seq() < seq && fold.Seq()+1 >= info.First {
 			return fold, nil
 		}
 	}
 	start, found, err := biller.LatestStart(l.dataDir, info.Created, info.First, seq)
-	if err != nil || !found {
+	if err != nil {
 		return nil, err
 	}
-	return start.Usage.Fold(), nil
-}
-
-// snapshotFold takes the fold out of a projector's snapshot of this log; nil if it is none, or is damaged: the log itself then serves.
-func snapshotFold(b []byte, created time.Time) *admission.Fold {
-	const magic = "WEIRSNP1"
-	const start = len(magic) + 4
-	if len(b) < start+sha256.Size || string(b[:len(magic)]) != magic {
-		return nil
+	if found {
+		return start.Usage.Fold(), nil
 	}
-	body := b[:len(b)-sha256.Size]
-	if sum := sha256.Sum256(body); string(sum[:]) != string(b[len(body):]) {
-		return nil
-	}
-	size := int64(binary.BigEndian.Uint32(body[len(magic):start]))
-	if int64(start)+size > int64(len(body)) {
-		return nil
-	}
-	var header struct{ Created time.Time }
-	if json.Unmarshal(body[start:int64(start)+size], &header) != nil || !header.Created.Equal(created) {
-		return nil
-	}
-	fold, err := admission.Restore(body[int64(start)+size:])
-	if err != nil {
-		return nil
-	}
-	return fold
+	return projector.SharedFold(ctx, l.conn, l.log, seq)
 }

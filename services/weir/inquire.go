@@ -16,7 +16,7 @@ func (n *node) inquire() {
 	}
 	cfg := inquiry.Config{Now: time.Now, Generations: n.generations()}
 	if n.broker != nil || n.has(roleProjector) || n.has(roleAuditor) || n.has(roleBiller) {
-		cfg.Log = &liveLog{log: n.log, dataDir: n.config.DataDir}
+		cfg.Log = &liveLog{log: n.log, conn: n.conn, dataDir: n.config.DataDir}
 	}
 	if n.pool != nil {
 		cfg.Usage = sums.New(n.pool)
