@@ -357,17 +357,25 @@ func (p *Publisher) expire(now time.Time) (over []ending) {
 		over = append(over, ending{it.done, 0, &failure{err: ErrDeadline, unreachable: true}})
 	}
 	for _, f := range p.flights {
-		open := false
+		before := len(over)
+		var rest []item
 		for i := range f.items {
 			it := &f.items[i]
 			if !it.over && !it.by.IsZero() && !now.Before(it.by) {
 				it.over = true
 				over = append(over, ending{it.done, 0, &failure{err: ErrDeadline, unreachable: true, maybe: f.maybe()}})
 			}
-			open = open || !it.over
+			if !it.over {
+				rest = append(rest, *it)
+			}
 		}
-		if !open && !f.searching {
-			p.gone(f) // nobody waits for it
+		switch {
+		case f.searching:
+		case len(rest) == 0: // nobody waits for it
+			p.gone(f)
+		case len(over) > before && !f.maybe(): // the others leave without what is over, which else would be in the log with nobody to release it
+			p.gone(f)
+			p.outbox.putBack(rest)
 		}
 	}
 	return over

@@ -252,6 +252,36 @@ func TestDeadlineOfWhatNeverLeft(t *testing.T) {
 	}
 }
 
+// A pack that could not leave before the deadline of a reserve in it leaves without that reserve: nobody would release it.
+func TestDeadlineOfWhatNeverLeftWithOthers(t *testing.T) {
+	b := startBroker(t)
+	nc := b.connect()
+	l := openLog(t, nc)
+	p, err := l.Publisher(t.Context(), journal.PublisherConfig{Gateway: gateway})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.stop()
+	eventually(t, "the connection is gone", func() bool { return !nc.IsConnected() })
+	kept := release(gateway, "acme", newID())
+	if err := p.SubmitBy(kept, time.Time{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	failed := make(chan error, 1)
+	if err := p.SubmitBy(reserve(gateway, "acme"), time.Now().Add(500*time.Millisecond), func(_ uint64, err error) { failed <- err }); err != nil {
+		t.Fatal(err)
+	}
+	run(t, p)
+	if err := <-failed; !errors.Is(err, journal.ErrDeadline) || journal.MaybeAppended(err) {
+		t.Errorf("reserve: %v, maybe appended %t; want ErrDeadline, false", err, journal.MaybeAppended(err))
+	}
+	b.start()
+	flush(t, p)
+	if all := everything(t, l); len(all) != 1 || all[0].ID != kept.ID {
+		t.Errorf("the log holds %d events, want the release alone", len(all))
+	}
+}
+
 func TestDeadlineOfWhatMayHaveArrived(t *testing.T) {
 	b := startBroker(t)
 	way := startRelay(t, b.Addr().String())
