@@ -87,6 +87,7 @@ func ParseAuth(file string, data []byte) (*Auth, error) {
 	if err := r.Faults.Err(); err != nil {
 		return nil, err
 	}
+	a.Warnings = append(a.Warnings, r.Warnings...)
 	return a, nil
 }
 
@@ -235,7 +236,7 @@ func readShare(n strictyaml.Node) int64 {
 	}
 	share, err := ParseFraction(text)
 	if err != nil {
-		n.Wrong("must be 0 (unset) or greater than 0 and at most 1")
+		n.Wrong("must be 0 (unset) or greater than 0 and at most 1: 0.5 is half")
 		return 0
 	}
 	return share

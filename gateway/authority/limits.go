@@ -52,21 +52,23 @@ func ReadPlatform(n strictyaml.Node) Limits {
 }
 
 func readRates(m *strictyaml.Map, rpm, rps, tpm, concurrency int64) Limits {
-	return Limits{
-		RPM:         m.Get("rpm").Int(0, 1, rpm),
-		RPS:         m.Get("rps").Int(0, 1, rps),
-		TPM:         m.Get("tpm").Int(0, 1, tpm),
-		Concurrency: m.Get("concurrency").Int(0, 1, concurrency),
-		Closed:      m.Get("outage_mode").OneOf(outageOpen, outageOpen, outageClosed) == outageClosed,
-		Shadow:      readShadow(m.Get("shadow"), rpm, rps, tpm, concurrency),
+	l := Limits{}
+	shadow := m.Get("shadow").Map()
+	for _, d := range []struct {
+		name          string
+		limit, shadow *int64
+		most          int64
+	}{
+		{"rpm", &l.RPM, &l.Shadow.RPM, rpm}, {"rps", &l.RPS, &l.Shadow.RPS, rps}, {"tpm", &l.TPM, &l.Shadow.TPM, tpm},
+		{"concurrency", &l.Concurrency, &l.Shadow.Concurrency, concurrency},
+	} {
+		*d.limit = m.Get(d.name).Int(0, 1, d.most)
+		tried := shadow.Get(d.name)
+		if *d.shadow = tried.Int(0, 1, d.most); *d.limit > 0 && *d.shadow > *d.limit {
+			tried.Warn("is above the limit of %d that it stands in the shadow of: it would never refuse anything", *d.limit)
+		}
 	}
-}
-
-// readShadow reads limits that are tried out.
-func readShadow(n strictyaml.Node, rpm, rps, tpm, concurrency int64) Rates {
-	m := n.Map()
-	r := Rates{RPM: m.Get("rpm").Int(0, 1, rpm), RPS: m.Get("rps").Int(0, 1, rps), TPM: m.Get("tpm").Int(0, 1, tpm),
-		Concurrency: m.Get("concurrency").Int(0, 1, concurrency)}
-	m.End()
-	return r
+	shadow.End()
+	l.Closed = m.Get("outage_mode").OneOf(outageOpen, outageOpen, outageClosed) == outageClosed
+	return l
 }

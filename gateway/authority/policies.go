@@ -47,6 +47,9 @@ var gates = []string{
 	"gpu_temperature_c", "gpu_util_percent", "gpu_vram_used_percent", "memory_used_percent", "cpu_usage_percent",
 }
 
+// shares are the metrics that go from 0 to 1.
+var shares = []string{"capacity_utilization", "success_rate", "kv_cache_utilization"}
+
 // engines are the provider labels that fallback_provider may name.
 var engines = []string{"openai", "anthropic"}
 
@@ -101,6 +104,7 @@ func (p *Policies) Add(file, name string, data []byte) error {
 	policy := readPolicy(top)
 	policy.File = file
 	top.End()
+	p.Warnings = append(p.Warnings, r.Warnings...)
 	if name == defaultPolicy {
 		if whole.Absent() {
 			p.Bare = append(p.Bare, file)
@@ -204,7 +208,10 @@ func readThresholds(n strictyaml.Node, known []string) []Threshold {
 		for _, op := range operators {
 			if v := ops.Get(op); !v.Absent() {
 				found++
-				list = append(list, Threshold{Metric: metric, Op: op, Value: v.Float(0)})
+				t := Threshold{Metric: metric, Op: op, Value: v.Float(0)}
+				if list = append(list, t); t.Value > 1 && contains(shares, metric) {
+					v.Warn("is above all that %s can be: it goes from 0 to 1, and 0.9 is 90 %%", metric)
+				}
 			}
 		}
 		ops.End()

@@ -100,6 +100,8 @@ type Config struct {
 
 	// Exports are the systems that billing lines are handed to. Defaults to none.
 	Exports []Export
+
+	variables map[string]bool // of the environment, by name: those that were asked for
 }
 
 // Log says where the log is and how it is kept.
@@ -218,6 +220,15 @@ func Parse(file string, data []byte, env func(string) string) (*Config, []Warnin
 // parse also tells of each field that it asks for, if asked is not nil.
 func parse(file string, data []byte, env func(string) string, asked func(path string)) (*Config, []Warning, error) {
 	l := loader{c: Default(), env: env}
+	l.c.variables = map[string]bool{defaultSealEnv: true}
+	reading := true
+	l.env = func(name string) string {
+		if reading { // later calls come from several goroutines
+			l.c.variables[name] = true
+		}
+		return env(name)
+	}
+	defer func() { reading = false }()
 	l.c.File = file
 	l.r = &strictyaml.Reader{File: file, Override: l.variable, Asked: asked}
 	l.top(l.r.Read(data).Map())
@@ -225,15 +236,19 @@ func parse(file string, data []byte, env func(string) string, asked func(path st
 	if len(l.r.Faults) == 0 {
 		l.r.Faults.Take(l.c.Validate())
 	}
+	l.warnings = append(l.warnings, l.r.Warnings...)
 	if err := l.r.Faults.Err(); err != nil {
 		return nil, l.warnings, err
 	}
 	return l.c, l.warnings, nil
 }
 
+// prefix begins the names of our variables.
+const prefix = "WEIR_"
+
 // Variable is the environment variable of a field.
 func Variable(field string) string {
-	return "WEIR_" + strings.ToUpper(strings.ReplaceAll(field, ".", "_"))
+	return prefix + strings.ToUpper(strings.ReplaceAll(field, ".", "_"))
 }
 
 // variable gives a field's text from the environment. Admin keys are read apart.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/gateway/policy"
@@ -50,7 +51,7 @@ func TestTheWholeFile(t *testing.T) {
 	want.Defaults.Workspace.RPM, want.Defaults.Key.TPM = 100, 5
 	want.Orgs = []authority.DeclaredOrg{{At: pos(14), Name: "acme", Billing: authority.Postpaid, Limits: authority.Limits{RPM: 600, RPS: 20, Closed: true}, Models: map[string]authority.Limits{"gpt-4o": {RPM: 60}}}}
 	want.Pools = []authority.DeclaredPool{{At: pos(26), ID: "house-openai", Provider: "openai", RPM: 500, TPM: 1_000_000, Concurrency: 20, HeadroomPercent: 90, FairShare: 500_000}}
-	if diff := cmp.Diff(want, c); diff != "" {
+	if diff := cmp.Diff(want, c, cmpopts.IgnoreUnexported(Config{})); diff != "" {
 		t.Error(diff)
 	}
 	wantModel := &authority.Model{
@@ -74,7 +75,7 @@ func TestNoFileAtAll(t *testing.T) {
 	if err != nil || len(warnings) > 0 {
 		t.Fatal(warnings, err)
 	}
-	if diff := cmp.Diff(Default(), c); diff != "" {
+	if diff := cmp.Diff(Default(), c, cmpopts.IgnoreUnexported(Config{})); diff != "" {
 		t.Error(diff)
 	}
 	if err := c.Validate(); err != nil {
@@ -166,7 +167,7 @@ func TestRouterVariables(t *testing.T) {
 		}
 	}
 	_, warnings := load(t, "", vars{"HIVENET_ROUTER_ADMIT_FRACTION": "7"})
-	if got := warnings[0].String(); got != "environment: HIVENET_ROUTER_ADMIT_FRACTION is 7: must be greater than 0 and at most 1: the default, 0.90, is kept" {
+	if got := warnings[0].String(); got != "environment: HIVENET_ROUTER_ADMIT_FRACTION is 7: must be greater than 0 and at most 1, 0.90 for 90 %: the default, 0.90, is kept" {
 		t.Error(got)
 	}
 	cfg, warnings := load(t, "admin_keys: ["+hex.EncodeToString(func() []byte { h := authority.HashKey("a"); return h[:] }())+"]\n", vars{"HIVENET_ROUTER_ADMIN_API_KEYS": "a, b,,b"})

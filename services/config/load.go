@@ -184,7 +184,7 @@ func (l *loader) router() {
 		if v, err := authority.ParseFraction(text); err == nil && v > 0 {
 			l.c.Admission.FractionPPM = v
 		} else {
-			l.warn(at, varFraction, text, "must be greater than 0 and at most 1: the default, 0.90, is kept")
+			l.warn(at, varFraction, text, "must be greater than 0 and at most 1, 0.90 for 90 %: the default, 0.90, is kept")
 		}
 	}
 	if text := l.env(varPark); text != "" {

@@ -275,7 +275,7 @@ func (l *loader) share(n strictyaml.Node) int64 {
 	}
 	v, err := authority.ParseFraction(text)
 	if err != nil || v == 0 {
-		n.Wrong("must be greater than 0 and at most 1")
+		n.Wrong("must be greater than 0 and at most 1: 0.5 is half")
 		return 0
 	}
 	return v

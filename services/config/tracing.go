@@ -31,7 +31,7 @@ func (l *loader) tracing(m *strictyaml.Map) {
 		if text, ok := n.Text(); ok {
 			v, err := authority.ParseFraction(text)
 			if err != nil {
-				n.Wrong("must be from 0 to 1: the share of requests that are traced")
+				n.Wrong("must be from 0 to 1: the share of requests that are traced, 0.5 for half")
 			} else {
 				t.SamplePPM = v
 			}

@@ -39,6 +39,25 @@ type cli struct {
 	Replay      replayCommand      `cmd:"" help:"Fold a recorded log and print every verdict."`
 }
 
+// ownVariables are those of the command line.
+func ownVariables() (names []string) {
+	parser, err := kong.New(&cli{}, kong.Vars{"version": version})
+	if err != nil {
+		return nil // run says so
+	}
+	var walk func(n *kong.Node)
+	walk = func(n *kong.Node) {
+		for _, f := range n.Flags {
+			names = append(names, f.Envs...)
+		}
+		for _, c := range n.Children {
+			walk(c)
+		}
+	}
+	walk(parser.Model.Node)
+	return names
+}
+
 func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }

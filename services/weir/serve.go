@@ -30,6 +30,9 @@ func (c *serveCommand) Run(cli *cli) error {
 	}
 	logger := newLogger(level)
 	cfg, warnings, err := config.Load(cli.Config, os.Getenv)
+	if err == nil {
+		warnings = append(warnings, cfg.UnknownVariables(os.Environ(), ownVariables()...)...)
+	}
 	for _, w := range warnings {
 		logger.Warn(w.String())
 	}
@@ -107,6 +110,7 @@ func (c *checkCommand) Run(cli *cli, out io.Writer) error {
 	if err := errors.Join(gateway.CheckUpstreams(snapshot), checkSecrets(cfg)); err != nil {
 		return err
 	}
+	warnings = append(warnings, cfg.UnknownVariables(os.Environ(), ownVariables()...)...)
 	for _, w := range append(warnings, more...) {
 		fmt.Fprintln(out, "warning:", w.String())
 	}

@@ -25,6 +25,7 @@ const (
 type Reader struct {
 	File     string
 	Faults   Faults
+	Warnings Faults                    // what is no fault and worth a look
 	Override func(field string) string // another source of a field's text, by its path; "" when it has none. nil: no other source
 	Asked    func(path string)         // told of each field that is asked for, there or not. nil: nobody is
 	anchors  map[string]ast.Node
@@ -228,6 +229,11 @@ func (n Node) Wrong(rule string, args ...any) {
 		rule = fmt.Sprintf(rule, args...)
 	}
 	n.r.Faults.Add(Fault{Pos: n.pos, Field: n.path, Value: n.shown(), Rule: rule})
+}
+
+// Warn notes that the value is worth a look.
+func (n Node) Warn(rule string, args ...any) {
+	n.r.Warnings.Add(Fault{Pos: n.pos, Field: n.path, Value: n.shown(), Rule: fmt.Sprintf(rule, args...)})
 }
 
 // WrongSecret notes that the value breaks a rule, and does not show it: what was given by mistake may be a secret.

@@ -161,15 +161,15 @@ func (m *Map) End() {
 			continue
 		}
 		n := m.values[key]
-		m.node.r.Faults.Add(Fault{Pos: n.pos, Field: n.path, Rule: "there is no such field" + m.nearest(key)})
+		m.node.r.Faults.Add(Fault{Pos: n.pos, Field: n.path, Rule: "there is no such field" + Meant(key, m.taken)})
 	}
 }
 
-// nearest names the known field that was probably meant.
-func (m *Map) nearest(key string) string {
+// Meant asks whether the known name was meant that a word is nearest to; empty if it is near to none.
+func Meant(word string, names map[string]bool) string {
 	best, least := "", 3
-	for known := range m.taken {
-		if d := distance(key, known); d < least || d == least && best != "" && known < best {
+	for known := range names {
+		if d := distance(word, known); d < least || d == least && best != "" && known < best {
 			best, least = known, d
 		}
 	}
