@@ -32,7 +32,8 @@ type Report struct {
 	Hours       []HourRow   `json:"hours"`
 	Owners      []OwnerRow  `json:"owners"` // those whom the change touches, the most refused first
 	First       []FirstHit  `json:"first"`  // the first that are newly refused
-	Turned      []TurnedRow `json:"refused_by_gateways"`
+	Replayed    int64       `json:"refused_by_gateways_replayed"`
+	Turned      []TurnedRow `json:"refused_by_gateways"` // and not replayed
 	Rules       []LimitRule `json:"limits"`
 	Assumptions []string    `json:"assumptions"`
 }
@@ -94,7 +95,7 @@ type FirstHit struct {
 	Why     string `json:"why"`
 }
 
-// TurnedRow counts what gateways refused before the log.
+// TurnedRow counts what gateways refused before the log, and for no limit that is simulated.
 type TurnedRow struct {
 	Scope string `json:"scope"`
 	Code  string `json:"code"`
@@ -110,6 +111,7 @@ type counts struct {
 	simulatedOutcomes Outcomes
 	changed           Changed
 	leftOut, invented int64
+	again             int64 // gateways' refusals that were replayed
 	scopes            map[string]*ScopeRow
 	hours             map[int64]*HourRow
 	owners            map[owner]*OwnerRow
@@ -269,7 +271,7 @@ func (s *Simulation) Report() *Report {
 		Recorded: c.recordedOutcomes, Simulated: c.simulatedOutcomes, Changed: c.changed, First: append([]FirstHit{}, c.firsts...),
 		Rules: append([]LimitRule{}, s.config.Limits.rules...), Scopes: []ScopeRow{}, Hours: []HourRow{}, Owners: []OwnerRow{}, Turned: []TurnedRow{},
 	}
-	r.Changed.LeftOut, r.Changed.Invented = c.leftOut, c.invented
+	r.Changed.LeftOut, r.Changed.Invented, r.Replayed = c.leftOut, c.invented, c.again
 	for _, row := range c.scopes {
 		r.Scopes = append(r.Scopes, *row)
 	}
@@ -321,6 +323,9 @@ func (s *Simulation) assume(r *Report) {
 	}
 	if s.config.Scale != ScaleOnce {
 		say("each request comes %s times with an id of its own, each copy up to 5 s later by an amount that its id gives; where the scale is no whole number the id says whether it comes once more", trimFloat(r.Scale))
+	}
+	if r.Replayed > 0 {
+		say("a request that a gateway refused before the log asks what the last one of its key and model asked (%s); of one that is now admitted, it is not known whether another was a second try of it", Number(r.Replayed))
 	}
 	turned := int64(0)
 	for i := range r.Turned {

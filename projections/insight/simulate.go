@@ -57,6 +57,7 @@ type Simulation struct {
 	lives     map[events.RequestID]*life // requests of which a fate is open or differs
 	origins   map[attemptID]*origin      // reserves that wait in what was recorded
 	running   map[events.RequestID]run
+	asks      map[owner]*events.Reserve // the last one of each key and model
 	lengths   map[string]*lengths
 	scheduled schedule
 	order     uint64
@@ -155,7 +156,7 @@ func NewSimulation(fold *admission.Fold, config SimulationConfig) (*Simulation, 
 	}
 	return &Simulation{
 		config: config, recording: &Recording{fold: fold, from: config.From}, lives: map[events.RequestID]*life{}, origins: map[attemptID]*origin{},
-		running: map[events.RequestID]run{}, lengths: map[string]*lengths{}, counts: newCounts(), whole: fold.Seq() > 0,
+		running: map[events.RequestID]run{}, asks: map[owner]*events.Reserve{}, lengths: map[string]*lengths{}, counts: newCounts(), whole: fold.Seq() > 0,
 	}, nil
 }
 
@@ -209,8 +210,11 @@ func (s *Simulation) Take(in *Recorded) error {
 		s.due(r.At)
 	}
 	var recorded *origin
-	if d, ok := r.Data.(*events.Reserve); ok && r.Fault == "" && d.Request != "" && s.sim != nil {
-		recorded = s.origin(r.At, d)
+	if d, ok := r.Data.(*events.Reserve); ok && r.Fault == "" && d.Request != "" {
+		s.asked(r.Org, d)
+		if s.sim != nil {
+			recorded = s.origin(r.At, d)
+		}
 	}
 	s.applied++
 	for i := range in.Verdicts {
@@ -541,7 +545,7 @@ func (s *Simulation) follow(r *events.Record) {
 		}
 		n.add(r.At - run.at)
 	case *events.Refused:
-		if s.sim != nil && s.own(r.Org) {
+		if s.sim != nil && s.own(r.Org) && !s.again(r, d) {
 			s.counts.turned(d)
 		}
 	}
