@@ -15,6 +15,7 @@ import (
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/gateway/manage"
 	"github.com/weirhq/weir/projections/generation"
+	"github.com/weirhq/weir/projections/usage"
 )
 
 // Bounds of lists of requests.
@@ -221,10 +222,10 @@ func generationRow(s *generation.Summary) []string {
 		}
 		return string(events.AppendTime(nil, int64(i)))
 	}
-	return []string{plain(string(s.ID)), at(s.CreatedAt), at(s.EndedAt), plain(s.Workspace), plain(s.Principal), plain(s.Key), plain(s.Model), plain(s.Operation),
-		plain(s.Provider), s.State, plain(string(s.Outcome)), n(s.Status), plain(s.ErrorCode), plain(s.LimitScope), plain(s.LimitKind), plain(s.LimitID),
-		n(s.ParkedMS), n(s.Latency), plain(s.UsageQuality), n(s.Tokens.InputTokens), n(s.Tokens.CachedTokens), n(s.Tokens.CacheWriteTokens),
-		n(s.Tokens.OutputTokens), n(s.Tokens.ReasoningTokens), n(s.CostNano), plain(s.PriceVersion), strconv.FormatBool(s.Settled), n(s.Attempts)}
+	return []string{usage.Plain(string(s.ID)), at(s.CreatedAt), at(s.EndedAt), usage.Plain(s.Workspace), usage.Plain(s.Principal), usage.Plain(s.Key), usage.Plain(s.Model), usage.Plain(s.Operation),
+		usage.Plain(s.Provider), s.State, usage.Plain(string(s.Outcome)), n(s.Status), usage.Plain(s.ErrorCode), usage.Plain(s.LimitScope), usage.Plain(s.LimitKind), usage.Plain(s.LimitID),
+		n(s.ParkedMS), n(s.Latency), usage.Plain(s.UsageQuality), n(s.Tokens.InputTokens), n(s.Tokens.CachedTokens), n(s.Tokens.CacheWriteTokens),
+		n(s.Tokens.OutputTokens), n(s.Tokens.ReasoningTokens), n(s.CostNano), usage.Plain(s.PriceVersion), strconv.FormatBool(s.Settled), n(s.Attempts)}
 }
 
 // generation answers GET /api/generations/{id}: a request's record, as GET /v1/generation does, to the people of its org. An operator names

@@ -11,6 +11,7 @@ import (
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/gateway/manage"
 	"github.com/weirhq/weir/projections/postgres/sums"
+	"github.com/weirhq/weir/projections/usage"
 )
 
 // What is given where a question says no more, and at most.
@@ -125,18 +126,10 @@ func writeCSV(w http.ResponseWriter, rows []sums.Row) error {
 	for i := range rows {
 		r := &rows[i]
 		n := func(n int64) string { return strconv.FormatInt(n, 10) }
-		_ = out.Write([]string{r.Start.Format(time.RFC3339), string(r.Org), plain(r.Workspace), plain(r.Key), plain(r.Model), plain(r.PriceVersion),
+		_ = out.Write([]string{r.Start.Format(time.RFC3339), string(r.Org), usage.Plain(r.Workspace), usage.Plain(r.Key), usage.Plain(r.Model), usage.Plain(r.PriceVersion),
 			n(r.Requests), n(r.Unsettled), n(r.Corrections), r.InputTokens.String(), r.CachedTokens.String(), r.CacheWriteTokens.String(),
 			r.OutputTokens.String(), r.ReasoningTokens.String(), r.CostNano.String()})
 	}
 	out.Flush()
 	return nil
-}
-
-// plain keeps a name from being taken for a formula by what opens the file.
-func plain(s string) string {
-	if s != "" && strings.ContainsRune("=+-@\t\r", rune(s[0])) {
-		return "'" + s
-	}
-	return s
 }

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"sort"
 	"strconv"
+
+	"github.com/weirhq/weir/projections/usage"
 )
 
 // CSV writes lines to files, one a day of their time in UTC: <Dir>/usage-2006-01-02.csv, each line once. A row is on the disk before the line
@@ -145,9 +147,9 @@ func (c *CSV) open(name string) (*runs, error) {
 func row(r *Record) []string {
 	l := &r.Line
 	n := func(n int64) string { return strconv.FormatInt(n, 10) }
-	return []string{strconv.FormatUint(r.Seq, 10), r.ID, n(l.Revision), string(l.State), instant(l.Time), string(l.Org), l.Workspace, l.Principal,
-		l.Key, l.Model, l.Deployment, l.Operation, string(l.Request), n(l.Attempt), l.Quality,
+	return []string{strconv.FormatUint(r.Seq, 10), r.ID, n(l.Revision), string(l.State), instant(l.Time), string(l.Org), usage.Plain(l.Workspace), usage.Plain(l.Principal),
+		usage.Plain(l.Key), usage.Plain(l.Model), usage.Plain(l.Deployment), l.Operation, string(l.Request), n(l.Attempt), l.Quality,
 		n(l.Usage.InputTokens), n(l.Usage.CachedTokens), n(l.Usage.CacheWriteTokens), n(l.Usage.OutputTokens), n(l.Usage.ReasoningTokens), n(l.CostNano),
 		n(l.Change.InputTokens), n(l.Change.CachedTokens), n(l.Change.CacheWriteTokens), n(l.Change.OutputTokens), n(l.Change.ReasoningTokens),
-		n(l.Change.CostNano), l.PriceVersion, l.Reason}
+		n(l.Change.CostNano), usage.Plain(l.PriceVersion), usage.Plain(l.Reason)}
 }
