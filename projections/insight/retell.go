@@ -48,7 +48,7 @@ func (e *Explainer) settle(s *Story) {
 			Returned: p.back, unit: unitOf(c.Kind, c.Meter),
 		}
 		if p.freed {
-			settled.Freed, settled.HeldMS = stamp(p.freedAt), (p.freedAt-p.at+milli-1)/milli
+			settled.Freed, settled.HeldMS = stamp(p.freedAt), (p.freedAt-p.at)/milli // as the timeline counts
 		}
 		if c.Kind == events.Balance {
 			s.Cost.Held += c.Amount
