@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -378,17 +379,25 @@ func TestVerifyFindsWhatTheDatabaseHasOtherwise(t *testing.T) {
 	if err == nil {
 		_, err = v.pool.Exec(t.Context(), "DELETE FROM generations WHERE id = $1", string(eventstest.RequestID(9)))
 	}
+	for k, change := range map[int]string{13: "UPDATE generations SET cost_nano = cost_nano + 1 WHERE id = $1", 16: "UPDATE attempts SET output_tokens = 0 WHERE request = $1"} {
+		if err == nil {
+			_, err = v.pool.Exec(t.Context(), change, string(eventstest.RequestID(k)))
+		}
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	r, out, err := v.verify()
-	if !errors.Is(err, errDiffers) || r.Found != 2 {
+	if !errors.Is(err, errDiffers) || r.Found != 4 {
 		t.Errorf("%v\n%s", err, out)
 	}
 	for what, k := range map[string]int{"another amount in the audit": 4, "no audit record": 9} {
 		if n, requests := r.found(what); n != 1 || requests[0] != eventstest.RequestID(k) {
 			t.Errorf("%s: %d of %v", what, n, requests)
 		}
+	}
+	if n, requests := r.found("an audit record's columns"); n != 2 || !slices.Contains(requests, eventstest.RequestID(13)) || !slices.Contains(requests, eventstest.RequestID(16)) {
+		t.Errorf("columns differ in %d: %v", n, requests)
 	}
 }
 
