@@ -57,6 +57,7 @@ func (f *Fold) trueUp(req *request, d *events.TrueUp) {
 	f.debit(req, d.CostNano)
 	if req.ended {
 		f.dropHold(req)
+		f.bill(req)
 	}
 }
 
