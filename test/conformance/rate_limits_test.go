@@ -13,6 +13,7 @@ import (
 	"github.com/openai/openai-go/v3"
 
 	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/test/e2e/stack"
 )
 
@@ -62,7 +63,7 @@ func newAccounts(t *testing.T, gateways int) *stack.Stack {
 		{Name: "ann", Owner: "acme", Extra: "workspace: research, principal: ann, limits: {rpm: 120, tpm: 1000000, concurrency: 5}"},
 		{Name: "bob", Owner: "acme", Extra: "workspace: shared, principal: bob"},
 		{Name: "ben", Owner: "acme", Extra: "workspace: shared"},
-		{Name: "closed"}, {Name: "plain"}, {Name: "advance"},
+		{Name: "closed"}, {Name: "plain"}, {Name: "advance"}, {Name: "capped", Extra: `limits: {spend_day: "0.1"}`},
 	}}})
 }
 
@@ -168,6 +169,16 @@ func TestCountingAndSettlement(t *testing.T) {
 			if amount, now, _ := settled(t, s, "ann", a.ID(), "org/acme/tpm"); now < amount {
 				t.Errorf("reserved %d, and settled to %d after a stream that was cut", amount, now)
 			}
+		}},
+		{"a spend cap counts what is billed: nothing for a request that the provider refuses", func(t *testing.T, s *stack.Stack) {
+			for _, script := range []string{"status=400", "status=500"} {
+				a := call(t, s, "capped", script, body("gpt-4o", `"max_tokens":10000,`, 4))
+				if amount, now, _ := settled(t, s, "capped", a.ID(), "key/"+authority.KeyID(authority.HashKey(stack.KeyText("capped")))+"/spend-day"); amount < 40_000_000 || now != 0 {
+					t.Errorf("%s: of %d held %d stay", script, amount, now)
+				}
+			}
+			a := call(t, s, "capped", "", body("gpt-4o", `"max_tokens":10000,`, 4)) // with two holds there would be no room for a third
+			passes(t, a)
 		}},
 		{"a request proven not dispatched releases its provider claim; work never dispatched is the exception", func(t *testing.T, s *stack.Stack) {
 			a := call(t, s, "ann", "", body("nowhere", "", 4))
