@@ -11,8 +11,8 @@
   const span = (ms) => {
     if (ms < 1000) return ms + " ms";
     if (ms <= 60000) return Math.ceil(ms / 100) / 10 + " s";
-    const min = Math.ceil(ms / 60000);
-    return min < 60 ? min + " min" : Math.floor(min / 60) + " h " + (min % 60) + " min";
+    const two = (n, large, small) => Math.floor(n / 60) + " " + large + (n % 60 ? " " + (n % 60) + " " + small : "");
+    return ms <= 3600000 ? two(Math.ceil(ms / 1000), "min", "s") : two(Math.ceil(ms / 60000), "h", "min"); // as the server writes them
   };
 
   const rooms = document.getElementById("rooms");
@@ -122,7 +122,7 @@
         width: plot.clientWidth, height: plot.clientHeight, legend: { show: false }, cursor: { show: false },
         scales: { x: { range: () => lately() }, y: { range: () => [0, height()] } },
         axes: [{ ...axis, space: 75, values: (u, all) => all.map((t) => new Date(t * 1e3).toISOString().slice(11, all.at(-1) - all[0] < 300 ? 19 : 16)) }, { ...axis, size: 70, values: (u, all) => all.map((v) => amount(kind, v)) }],
-        series: [{}, { stroke: css("--accent"), width: 2, fill: css("--tint"), points: { show: false } }, { stroke: css("--over"), width: 1, dash: [6, 4], points: { show: false } }],
+        series: [{}, { stroke: css("--accent"), width: 2, fill: css("--tint"), points: { show: (u) => u.data[0].length < 2 } }, { stroke: css("--over"), width: 1, dash: [6, 4], points: { show: false } }],
       }, data(), plot);
       describe();
     }
