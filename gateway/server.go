@@ -68,6 +68,9 @@ type Config struct {
 	// Degraded says what does not work while the gateway admits. Defaults to nothing.
 	Degraded func() []string
 
+	// FreeEstimates says that usage that is not exact costs nothing. Defaults to false: it costs what is estimated.
+	FreeEstimates bool
+
 	Book        *reservation.Book
 	Reporter    *reservation.Reporter
 	View        *kv.View // nil: every request goes to the log

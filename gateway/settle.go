@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"slices"
+
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/gateway/relay"
 	"github.com/weirhq/weir/gateway/wire"
@@ -46,6 +48,12 @@ func (x *exchange) final(r *relay.Result) {
 		if x.own {
 			d.ListNano = x.plan.ListNano(usage)
 		}
+	}
+	if x.s.config.FreeEstimates && quality != events.QualityExact {
+		d.CostNano, d.ListNano = 0, 0
+		d.Charges = slices.DeleteFunc(d.Charges, func(c events.Charge) bool { return c.Basis == events.BasisCost })
+	}
+	if d.CostNano > 0 {
 		x.s.config.Meters.cost.WithLabelValues(x.s.config.Meters.org(x.key.Org, x.model.ID), x.model.ID).Add(float64(d.CostNano) / nanoPerDollar)
 	}
 	x.reservation.TrueUp(d)

@@ -92,6 +92,10 @@ type Config struct {
 	// BYOKFee is what a request at a provider account of the org's own costs, in millionths of the model's price. Defaults to 0: nothing.
 	BYOKFee int64
 
+	// FreeEstimates says that an attempt whose exact usage never came, such as a stream that was cut, costs nothing (bill_estimates: false).
+	// Defaults to false: it is billed by the best estimate.
+	FreeEstimates bool
+
 	// Orgs, Models, Connections and Pools are declared in the file. Default to none.
 	Orgs        []authority.DeclaredOrg
 	Models      []*authority.Model

@@ -45,6 +45,7 @@ func (l *loader) top(m *strictyaml.Map) {
 	l.adminKeys(m.Get("admin_keys"))
 	l.limits(m.Get("limits").Map())
 	l.byok(m.Get("byok").Map())
+	c.FreeEstimates = !m.Get("bill_estimates").Bool(true)
 	l.orgs(m.Get("orgs").Map())
 	l.connections(m.Get("connections").List())
 	l.pools(m.Get("pools").List())

@@ -152,7 +152,7 @@ func New(ctx context.Context, c Config) (*Gateway, error) {
 	meters := core.NewMetrics()
 	serving := core.Config{
 		Gateway: c.Name, Authority: g.current, Fresh: g.fresh, Book: g.book, Reporter: g.reporter, View: c.View, Upstream: g.set, Relay: g.relay,
-		Generations: c.Generations, Ratio: c.Ratio, Ready: g.why, Reach: g.reach, Allowance: g.reach.allowance, Settings: c.Config.Admission, MaxRequestBytes: c.Config.MaxRequestBytes,
+		Generations: c.Generations, Ratio: c.Ratio, Ready: g.why, Reach: g.reach, Allowance: g.reach.allowance, Settings: c.Config.Admission, FreeEstimates: c.Config.FreeEstimates, MaxRequestBytes: c.Config.MaxRequestBytes,
 		Now: time.Now, NewID: newID, Forward: c.Forward, Logger: c.Logger, Meters: meters, Tracer: c.Tracer,
 	}
 	if g.mirror != nil {

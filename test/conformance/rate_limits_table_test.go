@@ -62,6 +62,7 @@ var proofs = []struct{ sentence, folder, test, part string }{
 	{"a stream that was cut keeps its reservation", ".", "TestCountingAndSettlement", "incomplete usage keeps its reservation"},
 	{"a charge can stay for up to 61 seconds", "../scenario", "scenario window-rolls", ""},
 	{"token counting shares the limits, reserves input, debits nothing, and answers input_tokens alone", ".", "TestCountingAndSettlement", "Anthropic token counting"},
+	{"a stream that was cut is billed by the best estimate, or never", ".", "TestEstimatesAreBilledOrNot", ""},
 	{"a spend cap counts what is billed", ".", "TestCountingAndSettlement", "a spend cap counts what is billed"},
 	{"the cost is exact, and rounded up once", "../../gateway/policy", "TestCostIsExact", ""},
 	{"a request is settled at the price of its reserve", "../../gateway/policy", "TestAPriceBegins", ""},
