@@ -12,6 +12,9 @@ import (
 	"github.com/weirhq/weir/test/e2e/stack"
 )
 
+// made is the org whose keys are made through the API, in the rows with a database.
+const made = "made"
+
 // checks are what a row may have lost.
 type checks struct {
 	killed bool          // a gateway died: the calls it had under way have no final

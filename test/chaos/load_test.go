@@ -37,6 +37,9 @@ type result struct {
 	whole   bool // the answer came to its end
 }
 
+// tokensOf is the output that a client of an org allows, where it is not 16.
+var tokensOf = map[string]int{"large": 8000}
+
 // ask asks for the model that is named as a key's org is, which the key is named as, too.
 func ask(url, org string) (*stack.Answer, error) { return askFor(url, org, org) }
 

@@ -320,6 +320,21 @@ func (w *world) processes() {
 	}
 }
 
+// at is the line of a process's configuration with its own way to the database.
+func (w *world) at(process string) string {
+	way, url := postgrestest.Through(w.tb, w.database.URL)
+	w.ways[process] = way
+	return fmt.Sprintf("database: %q\n", url)
+}
+
+// migrate makes the database's schema.
+func (w *world) migrate(config string) {
+	w.tb.Helper()
+	if text, err := exec.Command(binary, "migrate", "--config", config).CombinedOutput(); err != nil {
+		w.tb.Fatalf("weir migrate: %v\n%s", err, text)
+	}
+}
+
 // broker makes the log's own process.
 func (w *world) broker() {
 	core := w.config("core", fmt.Sprintf("listen: %s\ndata_dir: %s\nlog: {listen: %s, credentials: %s}\n", free(w.tb), w.setup.data, w.nats, filepath.Join(w.dir, "credentials")))
