@@ -88,7 +88,7 @@ func (p *Publisher) flight(batch []item) *flight {
 	for i := range batch {
 		evs[i] = batch[i].event
 	}
-	f.pack, f.id = true, string(p.gateway)+"."+strconv.FormatUint(f.n, 10)
+	f.pack, f.id = true, p.packs+strconv.FormatUint(f.n, 10)
 	f.msg = encodePack(evs, p.gateway, f.id)
 	return f
 }

@@ -295,12 +295,13 @@ func TestLookForFindsEventsAloneAndInPacks(t *testing.T) {
 	nc := b.connect()
 	asked := journal.Ask(nc, "log.ask")
 	eventually(t, "somebody answers", func() bool { _, err := asked(t.Context(), 0, "x"); return err == nil })
+	pack := stored(t, b, 1).Header.Get("Nats-Msg-Id")
 	for name, find := range map[string]journal.Find{"looked": l.LookFor, "asked": asked} {
-		found, err := find(t.Context(), 0, packed[0], packed[1], alone, string(gateway)+".1", "no such id")
+		found, err := find(t.Context(), 0, packed[0], packed[1], alone, pack, "no such id")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(found) != 4 || found[packed[0]] != 1 || found[packed[1]] != 1 || found[alone] != 2 || found[string(gateway)+".1"] != 1 {
+		if len(found) != 4 || found[packed[0]] != 1 || found[packed[1]] != 1 || found[alone] != 2 || found[pack] != 1 {
 			t.Errorf("%s for: %v", name, found)
 		}
 		if found, err := find(t.Context(), 1, packed[0], alone); err != nil || len(found) != 1 || found[alone] != 2 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -56,6 +57,7 @@ type Publisher struct {
 	find    Find
 	onAck   func(took time.Duration)
 	prefix  string // of reply subjects
+	packs   string // of the ids of packs: another publisher of the same gateway has another
 
 	mu      sync.Mutex
 	outbox  outbox
@@ -119,13 +121,15 @@ func (l *Log) Publisher(ctx context.Context, config PublisherConfig) (*Publisher
 	if err != nil {
 		return nil, fmt.Errorf("publisher of %s: %w", config.Gateway, err)
 	}
+	inbox := l.nc.NewInbox()
 	return &Publisher{
 		log:      l,
 		gateway:  config.Gateway,
 		now:      config.Now,
 		find:     config.Find,
 		onAck:    config.Acked,
-		prefix:   l.nc.NewInbox() + ".",
+		prefix:   inbox + ".",
+		packs:    string(config.Gateway) + inbox[strings.LastIndexByte(inbox, '.'):] + ".",
 		flights:  make(map[uint64]*flight),
 		last:     info.Last,
 		searches: make(chan search, 4*MaxInFlight),

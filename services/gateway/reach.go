@@ -44,6 +44,7 @@ type reach struct {
 	g         *Gateway
 	allowance *core.Allowance
 	spool     *spool.Spool
+	sender    *sender // of what is spooled; run's own
 	out       atomic.Bool
 	wake      chan struct{}
 	search    bool // an earlier try to publish the spool did not end
@@ -58,7 +59,7 @@ type reach struct {
 }
 
 func newReach(g *Gateway, s *spool.Spool) *reach {
-	r := &reach{g: g, allowance: core.NewAllowance(time.Now), spool: s, wake: make(chan struct{}, 1)}
+	r := &reach{g: g, allowance: core.NewAllowance(time.Now), spool: s, sender: newSender(g.publisher), wake: make(chan struct{}, 1)}
 	now := time.Now().UnixNano()
 	r.ticked.Store(now)
 	r.awake.Store(now)
@@ -215,7 +216,7 @@ func (r *reach) drain(ctx context.Context) bool {
 	}
 	within, cancel := context.WithTimeout(ctx, drainFor)
 	defer cancel()
-	n, err := publish(within, r.spool, r.g.publisher, r.g.find(r.g.c.Conn, r.g.c.Log), r.search)
+	n, err := publish(within, r.spool, r.sender, r.g.find(r.g.c.Conn, r.g.c.Log), r.search)
 	if n > 0 {
 		r.g.c.Logger.Info("what was spooled is in the log", "events", n)
 	}

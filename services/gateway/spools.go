@@ -34,7 +34,7 @@ func (g *Gateway) find(nc *nats.Conn, log *journal.Log) journal.Find {
 //
 // A publisher packs releases before true-ups before reserves. So a batch goes out in the order of what depends on what: its reserves, in
 // their order, then its true-ups, then its releases, each step when the log has the one before.
-func publish(ctx context.Context, s *spool.Spool, p *journal.Publisher, find journal.Find, search bool) (n int, err error) {
+func publish(ctx context.Context, s *spool.Spool, p *sender, find journal.Find, search bool) (n int, err error) {
 	for {
 		batch := s.Next(publishBatch)
 		if len(batch) == 0 {
@@ -47,7 +47,7 @@ func publish(ctx context.Context, s *spool.Spool, p *journal.Publisher, find jou
 			}
 		}
 		for _, step := range steps(batch) {
-			if err := send(ctx, p, step, there); err != nil {
+			if err := p.send(ctx, step, there); err != nil {
 				return n, err
 			}
 		}
@@ -82,24 +82,39 @@ func steps(batch []spool.Entry) (all [3][]events.Event) {
 	return all
 }
 
+// sender hands events to a publisher. What that has not answered for when a try ends stays in hand, and the next try waits for it: handed over
+// again it would be in the log twice.
+type sender struct {
+	p    *journal.Publisher
+	held map[string]chan error // by id
+}
+
+func newSender(p *journal.Publisher) *sender { return &sender{p, map[string]chan error{}} }
+
 // send publishes events that are not there, and waits until the log has them.
-func send(ctx context.Context, p *journal.Publisher, all []events.Event, there map[string]uint64) error {
-	done := make(chan error, len(all))
-	sent := 0
+func (s *sender) send(ctx context.Context, all []events.Event, there map[string]uint64) error {
 	var failed error
+	var ids []string
 	for i := range all {
-		if there[all[i].ID] > 0 {
+		id := all[i].ID
+		if there[id] > 0 {
+			delete(s.held, id)
 			continue
 		}
-		if err := p.Submit(all[i], func(_ uint64, err error) { done <- err }); err != nil {
-			failed = fmt.Errorf("publish %s: %w", all[i].ID, err)
-			break
+		if s.held[id] == nil {
+			done := make(chan error, 1)
+			if err := s.p.Submit(all[i], func(_ uint64, err error) { done <- err }); err != nil {
+				failed = fmt.Errorf("publish %s: %w", id, err)
+				break
+			}
+			s.held[id] = done
 		}
-		sent++
+		ids = append(ids, id)
 	}
-	for range sent {
+	for _, id := range ids {
 		select {
-		case err := <-done:
+		case err := <-s.held[id]:
+			delete(s.held, id)
 			failed = errors.Join(failed, err)
 		case <-ctx.Done():
 			return errors.Join(failed, ctx.Err())
@@ -177,14 +192,15 @@ func (g *Gateway) publishLeft(ctx context.Context, s *spool.Spool) error {
 			return err
 		}
 	}
-	n, err := publish(ctx, s, p, find, true)
+	out := newSender(p)
+	n, err := publish(ctx, s, out, find, true)
 	if err != nil {
 		return err
 	}
 	epoch := max(head.Epoch, 1) + 1
 	lease := &events.Lease{Gateway: head.Gateway, Epoch: epoch, TTLMS: reservation.LeaseTTL.Milliseconds()}
 	id := fmt.Sprintf("%s/lease/epoch/%d", head.Gateway, epoch)
-	if err := send(ctx, p, []events.Event{{ID: id, Source: string(head.Gateway), Org: events.Platform, Data: lease}}, nil); err != nil {
+	if err := out.send(ctx, []events.Event{{ID: id, Source: string(head.Gateway), Org: events.Platform, Data: lease}}, nil); err != nil {
 		return err
 	}
 	g.c.Logger.Warn("what a gateway before this one did without the log is in it now", "gateway", head.Gateway, "events", n)
