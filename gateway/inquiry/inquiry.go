@@ -126,14 +126,27 @@ func (h *Handler) reading(ctx context.Context, who manage.Caller) (within contex
 			return nil, nil, manage.Refused(http.StatusServiceUnavailable, "busy", "another question of this org is reading the log: come again", comeAgain)
 		}
 	}
-	select {
-	case h.readers <- struct{}{}:
-	case <-waiting.Done():
+	if !h.place(waiting) {
 		leave()
 		return nil, nil, manage.Refused(http.StatusServiceUnavailable, "busy", "others are reading the log: come again", comeAgain)
 	}
 	within, end := context.WithTimeout(ctx, AnswerWithin)
 	return within, sync.OnceFunc(func() { end(); <-h.readers; leave() }), nil
+}
+
+// place takes a reader's place; false if none is free in time. One that is free is taken however late it is.
+func (h *Handler) place(ctx context.Context) bool {
+	select {
+	case h.readers <- struct{}{}:
+		return true
+	default:
+	}
+	select {
+	case h.readers <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // turn waits until no other question of an org reads the log; leave lets the next one. It is nil if the time is over first.
