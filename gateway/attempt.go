@@ -4,13 +4,11 @@ import (
 	"bytes"
 	"context"
 	"net/http"
-	"net/url"
 	"strconv"
 	"time"
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/gateway/anthropic"
-	"github.com/weirhq/weir/gateway/bedrock"
 	"github.com/weirhq/weir/gateway/estimate"
 	"github.com/weirhq/weir/gateway/policy"
 	"github.com/weirhq/weir/gateway/refusal"
@@ -157,28 +155,9 @@ func (x *exchange) call(target upstream.Target, w http.ResponseWriter) *relay.Re
 	if target.Local {
 		c.Progress = x.grow
 	}
-	x.amazon(c, &target)
 	r := x.s.config.Relay.Do(x.r.Context(), w, c)
 	called(span, &target, x.attempt, r)
 	return r
-}
-
-// amazon gives a call to Bedrock's runtime its own form, and signs it where an access key does.
-func (x *exchange) amazon(c *relay.Call, target *upstream.Target) {
-	if target.Invoke {
-		c.Body = bedrock.Body(c.Body, bedrock.Betas(c.Header["Anthropic-Beta"]))
-		delete(c.Header, "Anthropic-Beta")
-		delete(c.Header, "Anthropic-Version")
-		if c.Stream {
-			c.URL += bedrock.StreamSuffix
-		}
-	}
-	if target.Access.ID == "" {
-		return
-	}
-	if u, err := url.Parse(c.URL); err == nil { // or the call fails for it
-		bedrock.Sign(c.Header, u, c.Body, target.Access, target.Region, x.s.config.Now())
-	}
 }
 
 // beforeCall notes how long the whole request was here before the first call, less what it waited for its place.

@@ -16,7 +16,6 @@ import (
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/gateway/anthropic"
-	"github.com/weirhq/weir/gateway/bedrock"
 	"github.com/weirhq/weir/gateway/openai"
 	"github.com/weirhq/weir/gateway/wire"
 )
@@ -263,10 +262,6 @@ func (x *exchange) done() *Result {
 
 // pass forwards a success.
 func (x *exchange) pass(response *http.Response) {
-	if response.Header.Get("Content-Type") == bedrock.ContentType {
-		response.Body = bedrock.NewStream(response.Body)
-		response.Header["Content-Type"] = eventStream
-	}
 	stream := isStream(response.Header, x.call.Stream)
 	x.meter = newMeter(x.call, stream)
 	if stream {
@@ -292,22 +287,4 @@ func (x *exchange) keep(response *http.Response) {
 		return // half an error helps nobody: the caller answers with the status alone
 	}
 	x.result.Answer = &Answer{Status: response.StatusCode, Header: kept(response.Header), Body: body}
-	if kind := response.Header.Get(amazonFault); kind != "" {
-		x.result.Answer.Header["Content-Type"] = jsonType
-		x.result.Answer.Body = x.translated(response.StatusCode, kind, body)
-	}
-}
-
-// amazonFault is the header that Amazon's errors have. Their bodies are in a shape that no SDK in use knows.
-const amazonFault = "X-Amzn-Errortype"
-
-var eventStream = []string{"text/event-stream"}
-
-// translated is an error of Amazon's in the shape of the SDK in use.
-func (x *exchange) translated(status int, kind string, body []byte) []byte {
-	code, message := bedrock.Fault(kind, body)
-	if x.call.Operation.Format() == wire.Anthropic {
-		return anthropic.ErrorBody(anthropic.Error{Message: message, Code: code, Status: status, RequestID: x.call.RequestID})
-	}
-	return openai.ErrorBody(openai.Error{Message: message, Code: code, Status: status})
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weirhq/weir/gateway/bedrock"
 	"github.com/weirhq/weir/gateway/wire"
 )
 
@@ -24,16 +23,12 @@ type Target struct {
 	OldField   bool // the server knows max_tokens but not max_completion_tokens: wire.Edit.OldField
 	Apart      bool // the upstream counts reasoning beside the output
 	Own        bool // the account is the org's own
-
-	Invoke bool               // it is Bedrock's runtime, called in its own form: package bedrock
-	Access bedrock.Credential // the access key that signs the call, in Region; zero: Header has what it takes
-	Region string
 }
 
 var (
 	openAIOperations    = []wire.Operation{wire.Chat, wire.Completions, wire.Embeddings, wire.Responses}
 	anthropicOperations = []wire.Operation{wire.Messages, wire.CountTokens}
-	chatAndMessages     = []wire.Operation{wire.Chat, wire.Messages}
+	chatOnly            = []wire.Operation{wire.Chat}
 	chatAndResponses    = []wire.Operation{wire.Chat, wire.Responses}
 )
 
@@ -44,8 +39,6 @@ type provider struct {
 	path    func(n *Connection, base *url.URL, op wire.Operation, model string) string
 	secrets func(op wire.Operation, key string) (name, value string)
 }
-
-const bedrockLabel = "bedrock"
 
 var providers = map[string]provider{
 	"openai": {
@@ -60,8 +53,8 @@ var providers = map[string]provider{
 		path:    func(_ *Connection, _ *url.URL, op wire.Operation, _ string) string { return op.Path() },
 		secrets: func(_ wire.Operation, key string) (string, string) { return "X-Api-Key", key },
 	},
-	"azure":      {serves: azureOperations, path: azurePath, secrets: azureSecret},
-	bedrockLabel: {serves: bedrockOperations, path: bedrockPath, secrets: bedrockSecret},
+	"azure":   {serves: azureOperations, path: azurePath, secrets: azureSecret},
+	"bedrock": {serves: bedrockOperations, path: bedrockPath, secrets: bedrockSecret},
 }
 
 // providerOf gives what is known of a label. Any other label is a provider that speaks OpenAI's format at a base URL of its own.
@@ -111,31 +104,24 @@ func azureSecret(op wire.Operation, key string) (name, value string) {
 }
 
 // mantle says whether a bedrock base URL is the host that speaks the SDKs' formats natively. The older runtime host speaks
-// OpenAI's chat, and Anthropic's messages in a form of its own.
+// OpenAI's chat alone.
 func mantle(base *url.URL) bool { return strings.HasPrefix(base.Hostname(), "bedrock-mantle.") }
 
 func bedrockOperations(base *url.URL) []wire.Operation {
 	if mantle(base) {
 		return slices.Concat(chatAndResponses, anthropicOperations)
 	}
-	return chatAndMessages
+	return chatOnly
 }
 
-func bedrockPath(_ *Connection, base *url.URL, op wire.Operation, model string) string {
+func bedrockPath(_ *Connection, base *url.URL, op wire.Operation, _ string) string {
 	switch {
-	case invoked(base, op):
-		return bedrock.Path(model)
 	case op.Format() == wire.Anthropic:
 		return "/anthropic" + op.Path()
 	case mantle(base) || strings.HasSuffix(base.Path, "/openai"):
 		return op.Path()
 	}
 	return "/openai" + op.Path()
-}
-
-// invoked says whether a call goes to Bedrock's runtime in its own form.
-func invoked(base *url.URL, op wire.Operation) bool {
-	return op.Format() == wire.Anthropic && !mantle(base)
 }
 
 func bedrockSecret(op wire.Operation, key string) (name, value string) {
@@ -171,9 +157,8 @@ func (n *Connection) Target(op wire.Operation, model string) (t Target, ok bool)
 	if !ok || !n.Serves(op) || n.Key == nil || n.Shut {
 		return Target{}, false
 	}
-	key := n.Key()
-	name, value := p.secrets(op, key)
-	t = Target{
+	name, value := p.secrets(op, n.Key())
+	return Target{
 		Deployment: n.ID + "/" + model,
 		URL:        base.String() + p.path(n, base, op, model),
 		Header:     http.Header{name: {value}},
@@ -184,21 +169,7 @@ func (n *Connection) Target(op wire.Operation, model string) (t Target, ok bool)
 		Format:     op.Format(),
 		Apart:      n.Apart,
 		Own:        n.Owner != "",
-	}
-	if n.Provider == bedrockLabel {
-		n.amazon(&t, base, op, key)
-	}
-	return t, true
-}
-
-// amazon completes a target at Bedrock: what its runtime takes in its own form, and calls that an access key signs.
-func (n *Connection) amazon(t *Target, base *url.URL, op wire.Operation, key string) {
-	if t.Invoke = invoked(base, op); t.Invoke {
-		t.Header = http.Header{"Authorization": {"Bearer " + key}}
-	}
-	if access, signs := bedrock.ParseCredential(key); signs {
-		t.Access, t.Region, t.Header = access, bedrock.Region(base), nil
-	}
+	}, true
 }
 
 // engine is what the gateway knows of a model server.

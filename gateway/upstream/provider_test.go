@@ -37,7 +37,6 @@ func TestTargetsOfEachProvider(t *testing.T) {
 		{"azure, messages", Connection{Provider: "azure", BaseURL: "https://r.services.ai.azure.com"}, wire.Messages, "https://r.services.ai.azure.com/anthropic/v1/messages", http.Header{"X-Api-Key": {"secret"}}},
 		{"azure, no messages", Connection{Provider: "azure", BaseURL: "https://r.openai.azure.com"}, wire.Messages, "", nil},
 		{"bedrock", Connection{Provider: "bedrock", BaseURL: "https://bedrock-runtime.us-west-2.amazonaws.com"}, wire.Chat, "https://bedrock-runtime.us-west-2.amazonaws.com/openai/v1/chat/completions", http.Header{"Authorization": {"Bearer secret"}}},
-		{"bedrock runtime, messages", Connection{Provider: "bedrock", BaseURL: "https://bedrock-runtime.us-west-2.amazonaws.com"}, wire.Messages, "https://bedrock-runtime.us-west-2.amazonaws.com/model/my%20model/invoke", http.Header{"Authorization": {"Bearer secret"}}},
 		{"bedrock runtime has no more", Connection{Provider: "bedrock", BaseURL: "https://bedrock-runtime.us-west-2.amazonaws.com"}, wire.Responses, "", nil},
 		{"bedrock mantle", Connection{Provider: "bedrock", BaseURL: "https://bedrock-mantle.eu-west-1.api.aws/v1"}, wire.Responses, "https://bedrock-mantle.eu-west-1.api.aws/v1/responses", http.Header{"Authorization": {"Bearer secret"}}},
 		{"bedrock mantle, messages", Connection{Provider: "bedrock", BaseURL: "https://bedrock-mantle.eu-west-1.api.aws"}, wire.Messages, "https://bedrock-mantle.eu-west-1.api.aws/anthropic/v1/messages", http.Header{"X-Api-Key": {"secret"}}},

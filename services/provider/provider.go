@@ -15,7 +15,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weirhq/weir/gateway/bedrock"
 	"github.com/weirhq/weir/gateway/wire"
 )
 
@@ -38,8 +37,6 @@ type Config struct {
 	Calls int
 	// KeepBodies keeps the body of each listed call. Defaults to false.
 	KeepBodies bool
-	// AWS is the access key that calls in the form of Bedrock's runtime must be signed with. Defaults to none: any signature passes.
-	AWS bedrock.Credential
 }
 
 // Server answers the requests. It is safe for concurrent use.
@@ -99,10 +96,6 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if e, is := foreign(r); is {
-		s.serveElsewhere(w, r, &e)
-		return
-	}
 	op, found := wire.ByPath(r.URL.Path)
 	switch {
 	case found && r.Method == http.MethodPost:
@@ -183,10 +176,6 @@ func seconds(d time.Duration) string {
 func credential(h http.Header) string {
 	if key, bearer := strings.CutPrefix(h.Get("Authorization"), "Bearer "); bearer {
 		return key
-	}
-	if _, id, amazon := strings.Cut(h.Get("Authorization"), "Credential="); amazon {
-		id, _, _ = strings.Cut(id, "/")
-		return id
 	}
 	return cmp.Or(h.Get("X-Api-Key"), h.Get("Api-Key"))
 }

@@ -23,7 +23,6 @@ import (
 	"github.com/weirhq/weir/events/journal/embedded"
 	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/gateway/authority/store"
-	"github.com/weirhq/weir/gateway/bedrock"
 	"github.com/weirhq/weir/projections/kv"
 	"github.com/weirhq/weir/projections/projector"
 	"github.com/weirhq/weir/services/auditor"
@@ -137,12 +136,9 @@ func check(tb testing.TB, err error) {
 // Quiet takes what a stack logs.
 func Quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
-// AWS is the access key that the upstreams know, where they are called as Bedrock's runtime.
-var AWS = bedrock.Credential{ID: "AKIDOFTHETEST", Secret: "secret/of+the=test", Token: "session"}
-
 // upstream runs one scripted upstream under a name.
 func (s *Stack) upstream(name, script string) (*provider.Server, error) {
-	p, err := provider.New(provider.Config{Script: script, KeepBodies: true, AWS: AWS})
+	p, err := provider.New(provider.Config{Script: script, KeepBodies: true})
 	if err != nil {
 		return nil, err
 	}
