@@ -148,7 +148,7 @@ func (x *exchange) call(target upstream.Target, w http.ResponseWriter) *relay.Re
 		RequestID: string(x.id), URL: target.URL, Local: target.Local,
 		Header: relay.Outgoing(x.format, string(x.id), header, target.Header, x.s.config.Forward...),
 		Body:   x.request.Rewrite(wire.Edit{Model: target.Model, Usage: true, Bound: x.plan.Bound, OldField: target.OldField}),
-		Guard:  x.reservation.Held,
+		Guard:  x.reservation.Held, Dialect: target.Dialect,
 		Commit: func(status int, h http.Header) { x.status = status; x.headers(h) },
 		Ending: x.settle,
 	}

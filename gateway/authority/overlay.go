@@ -378,7 +378,7 @@ func (b *overlayBuild) connections(st *OrgState, was []string) (now []string) {
 		if b.o.static.Connections[id] != nil {
 			continue
 		}
-		c := &Connection{ID: id, Org: r.Org, Provider: r.Provider, BaseURL: r.BaseURL, Pool: r.Pool, Version: r.Version, APIKey: b.o.open(r),
+		c := &Connection{ID: id, Org: r.Org, Provider: r.Provider, BaseURL: r.BaseURL, Pool: r.Pool, Version: r.Version, Region: r.Region, APIKey: b.o.open(r),
 			HouseFallback: r.HouseFallback}
 		if c.APIKey == nil {
 			c.APIKey, c.Shut = func() string { return "" }, true

@@ -184,6 +184,7 @@ type ConnectionRecord struct {
 	Name       string     `json:"name,omitempty"`
 	BaseURL    string     `json:"base_url,omitempty"`
 	Version    string     `json:"version,omitempty"` // of the API
+	Region     string     `json:"region,omitempty"`  // of AWS
 	Pool       string     `json:"pool,omitempty"`
 	Credential []byte     `json:"credential,omitempty"`
 	CreatedAt  time.Time  `json:"created_at,omitzero"`

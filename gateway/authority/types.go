@@ -231,6 +231,7 @@ type Connection struct {
 	APIKey   func() string // the credential at the moment of the call
 	Shut     bool          // its credential cannot be opened here: no call is made with it
 	Version  string        // of the API, where the provider wants one
+	Region   string        // of AWS, where the base URL does not name it
 	At       Pos           // where it is declared, for messages
 
 	Operations []wire.Operation // what it serves; nil: what the provider is known for

@@ -11,6 +11,7 @@ import (
 	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/gateway/authority/store"
 	"github.com/weirhq/weir/gateway/authority/strictyaml"
+	"github.com/weirhq/weir/gateway/bedrock"
 )
 
 // adminHouse registers pools, connections and prices.
@@ -126,6 +127,7 @@ type connectionBody struct {
 	Name       string     `json:"name,omitempty"`
 	BaseURL    string     `json:"base_url,omitempty"`
 	Version    string     `json:"version,omitempty"`
+	Region     string     `json:"region,omitempty"`
 	Pool       *string    `json:"pool"`
 	Fallback   bool       `json:"house_fallback,omitempty"`
 	Credential bool       `json:"has_credential"`
@@ -133,7 +135,7 @@ type connectionBody struct {
 }
 
 func showConnection(c *authority.ConnectionRecord) connectionBody {
-	b := connectionBody{ID: c.ID, Org: c.Org, Provider: c.Provider, Name: c.Name, BaseURL: c.BaseURL, Version: c.Version,
+	b := connectionBody{ID: c.ID, Org: c.Org, Provider: c.Provider, Name: c.Name, BaseURL: c.BaseURL, Version: c.Version, Region: c.Region,
 		Fallback: c.HouseFallback, Credential: len(c.Credential) > 0, CreatedAt: c.CreatedAt}
 	if c.Org == events.Platform {
 		b.Org = ""
@@ -168,6 +170,9 @@ func (h *Handler) saveConnection(w http.ResponseWriter, r *http.Request) error {
 			}
 		}
 		c.Name, c.BaseURL, c.Version, c.Pool = o.text("name", authority.MaxName), o.url("base_url"), o.text("version", 64), o.text("pool", authority.MaxName)
+		if c.Region = o.text("region", 64); c.Region != "" && c.Provider != "bedrock" {
+			o.wrong("region", "must be empty: only accounts of bedrock have one")
+		}
 		if c.HouseFallback = o.boolean("house_fallback", false); c.HouseFallback && c.Org == events.Platform {
 			o.wrong("house_fallback", "must stand beside org: it is for accounts of an org's own")
 		}
@@ -178,6 +183,8 @@ func (h *Handler) saveConnection(w http.ResponseWriter, r *http.Request) error {
 			switch secret = v.Str; {
 			case secret == "" || len(secret) > 8<<10:
 				o.r.faults.Add(authority.Fault{Field: "api_key", Rule: "must be a text from 1 to 8192 bytes long"}) // its value is not repeated
+			case c.Provider == "bedrock" && bedrock.Unsigned(secret, c.Region, c.BaseURL):
+				o.r.faults.Add(authority.Fault{Field: "region", Rule: "must be given: the api_key is an access key of AWS, and base_url names no region to sign for"})
 			case h.config.Seal == nil:
 				o.r.faults.Add(authority.Fault{Field: "api_key", Rule: "cannot be kept: no key to seal credentials with is configured (seal.keys_file, or WEIR_SEAL_KEYS)"})
 			}

@@ -90,9 +90,12 @@ type Call struct {
 	Apart     bool        // the upstream counts reasoning beside the output
 	RequestID string      // named in the errors that are written into a stream
 	URL       string      // absolute
-	Header    http.Header // complete, see Outgoing; it is read only
-	Body      []byte      // not changed, and not read after Do has returned
+	Header    http.Header // complete, see Outgoing; only its Dialect changes it
+	Body      []byte      // its bytes are not changed, and not read after Do has returned
 	Local     bool        // one of the operator's own servers rather than a provider
+
+	// Dialect is what differs at an upstream that speaks the format inside a protocol of its own. nil: nothing.
+	Dialect Dialect
 
 	FirstByte, Answer, Idle time.Duration // instead of the Relay's, when not 0
 
@@ -107,6 +110,15 @@ type Call struct {
 	// Ending is called at most once, with the Result that Do will return, right before the last bytes go to the client. It is
 	// not called when Do writes nothing or the client is gone, so whoever settles there settles again, to no effect, after Do.
 	Ending func(*Result)
+}
+
+// Dialect makes calls and answers of a protocol of its own out of those of a wire format, and the other way round. Both run on the caller's
+// goroutine.
+type Dialect interface {
+	// Prepare changes URL, headers and body of a call that is about to be sent. An error ends the call: nothing is sent.
+	Prepare(c *Call, now time.Time) error
+	// Response makes an answer one of the wire format, in place.
+	Response(r *http.Response)
 }
 
 // Do makes the call, and writes the answer to w if it is a success (2xx). A call that fails before that leaves w untouched,
@@ -137,6 +149,9 @@ func (r *Relay) Do(ctx context.Context, w http.ResponseWriter, c *Call) *Result 
 	if err != nil {
 		x.unanswered(err)
 		return x.done()
+	}
+	if c.Dialect != nil {
+		c.Dialect.Response(response)
 	}
 	defer func() { _ = response.Body.Close() }() // what is left of it is of no use
 	x.result.Dispatched = events.DispatchedYes
@@ -200,6 +215,11 @@ var longAgo = time.Unix(1, 0)
 // send sends the request and waits for the answer's headers.
 func (x *exchange) send(transport *http.Transport) (*http.Response, error) {
 	c := x.call
+	if c.Dialect != nil {
+		if err := c.Dialect.Prepare(c, x.start); err != nil {
+			return nil, err
+		}
+	}
 	x.trace.guard, x.trace.bar = c.Guard, func() { x.cancel(errBarred) }
 	ctx := httptrace.WithClientTrace(x.ctx, x.trace.hooks())
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, http.NoBody)

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/weirhq/weir/gateway/bedrock"
 	"github.com/weirhq/weir/gateway/wire"
 )
 
@@ -40,6 +41,8 @@ type Connection struct {
 	// APIVersion is azure's api-version; with one, paths have the older form with the deployment in them. Defaults to none:
 	// azure's v1 paths.
 	APIVersion string
+	// Region is the AWS region of a bedrock account. Defaults to the one that the base URL's host names.
+	Region string
 	// Operations is what the account serves. Defaults to what the provider is known for.
 	Operations []wire.Operation
 	// Apart says that usage counts reasoning beside the output instead of in it. Defaults to false.
@@ -185,7 +188,13 @@ func (n *Connection) validate(f *faults, at string) {
 		f.add("%s: there is no key", at)
 	}
 	if n.APIVersion != "" && n.Provider != "azure" {
-		f.add("%s.api_version: only azure has one", at)
+		f.add("%s.version: only azure has one", at)
+	}
+	if n.Region != "" && n.Provider != "bedrock" {
+		f.add("%s.region: only bedrock has one", at)
+	}
+	if n.Provider == "bedrock" && n.Key != nil && !n.Shut && bedrock.Unsigned(n.Key(), n.Region, n.BaseURL) {
+		f.add("%s.region: it must be given: the key is an access key, and base_url names no region to sign for", at)
 	}
 }
 

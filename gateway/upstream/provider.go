@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weirhq/weir/gateway/bedrock"
+	"github.com/weirhq/weir/gateway/relay"
 	"github.com/weirhq/weir/gateway/wire"
 )
 
@@ -23,6 +25,8 @@ type Target struct {
 	OldField   bool // the server knows max_tokens but not max_completion_tokens: wire.Edit.OldField
 	Apart      bool // the upstream counts reasoning beside the output
 	Own        bool // the account is the org's own
+
+	Dialect relay.Dialect // how a call differs that is made there; usually nil
 }
 
 var (
@@ -37,7 +41,7 @@ type provider struct {
 	base    string
 	serves  func(base *url.URL) []wire.Operation
 	path    func(n *Connection, base *url.URL, op wire.Operation, model string) string
-	secrets func(op wire.Operation, key string) (name, value string)
+	secrets func(base *url.URL, op wire.Operation, key string) (name, value string) // no name: none is sent
 }
 
 var providers = map[string]provider{
@@ -51,7 +55,7 @@ var providers = map[string]provider{
 		base:    "https://api.anthropic.com",
 		serves:  func(*url.URL) []wire.Operation { return anthropicOperations },
 		path:    func(_ *Connection, _ *url.URL, op wire.Operation, _ string) string { return op.Path() },
-		secrets: func(_ wire.Operation, key string) (string, string) { return "X-Api-Key", key },
+		secrets: func(_ *url.URL, _ wire.Operation, key string) (string, string) { return "X-Api-Key", key },
 	},
 	"azure":   {serves: azureOperations, path: azurePath, secrets: azureSecret},
 	"bedrock": {serves: bedrockOperations, path: bedrockPath, secrets: bedrockSecret},
@@ -62,12 +66,18 @@ func providerOf(label string) (p provider, known bool) {
 	if p, known = providers[label]; known || label == "" {
 		return p, known
 	}
-	p = providers["openai"]
-	p.base, p.serves = "", func(*url.URL) []wire.Operation { return withRerank }
-	return p, true
+	return provider{serves: func(*url.URL) []wire.Operation { return withRerank }, path: providers["openai"].path, secrets: native}, true
 }
 
-func bearer(_ wire.Operation, key string) (name, value string) {
+// native sends a key as the format's own provider wants it.
+func native(base *url.URL, op wire.Operation, key string) (name, value string) {
+	if op.Format() == wire.Anthropic {
+		return "X-Api-Key", key
+	}
+	return bearer(base, op, key)
+}
+
+func bearer(_ *url.URL, _ wire.Operation, key string) (name, value string) {
 	return "Authorization", "Bearer " + key
 }
 
@@ -96,39 +106,42 @@ func azurePath(n *Connection, base *url.URL, op wire.Operation, model string) st
 	return prefix + "/deployments/" + url.PathEscape(model) + strings.TrimPrefix(op.Path(), "/v1") + "?api-version=" + url.QueryEscape(n.APIVersion)
 }
 
-func azureSecret(op wire.Operation, key string) (name, value string) {
+func azureSecret(_ *url.URL, op wire.Operation, key string) (name, value string) {
 	if op.Format() == wire.Anthropic {
 		return "X-Api-Key", key
 	}
 	return "Api-Key", key
 }
 
-// mantle says whether a bedrock base URL is the host that speaks the SDKs' formats natively. The older runtime host speaks
-// OpenAI's chat alone.
-func mantle(base *url.URL) bool { return strings.HasPrefix(base.Hostname(), "bedrock-mantle.") }
-
 func bedrockOperations(base *url.URL) []wire.Operation {
-	if mantle(base) {
+	if bedrock.Mantle(base) {
 		return slices.Concat(chatAndResponses, anthropicOperations)
 	}
-	return chatOnly
+	return slices.Concat(chatOnly, anthropicOperations)
 }
 
+// bedrockPath: Anthropic's requests at the runtime host have paths that their dialect makes.
 func bedrockPath(_ *Connection, base *url.URL, op wire.Operation, _ string) string {
 	switch {
-	case op.Format() == wire.Anthropic:
+	case op.Format() == wire.Anthropic && bedrock.Mantle(base):
 		return "/anthropic" + op.Path()
-	case mantle(base) || strings.HasSuffix(base.Path, "/openai"):
+	case op.Format() == wire.Anthropic:
+		return "/model"
+	case bedrock.Mantle(base) || strings.HasSuffix(base.Path, "/openai"):
 		return op.Path()
 	}
 	return "/openai" + op.Path()
 }
 
-func bedrockSecret(op wire.Operation, key string) (name, value string) {
-	if op.Format() == wire.Anthropic {
-		return "X-Api-Key", key
+// bedrockSecret: an access key is not sent, but signed with.
+func bedrockSecret(base *url.URL, op wire.Operation, key string) (name, value string) {
+	if _, signs := bedrock.ParseKey(key); signs {
+		return "", ""
 	}
-	return bearer(op, key)
+	if !bedrock.Mantle(base) {
+		return bearer(base, op, key)
+	}
+	return native(base, op, key)
 }
 
 // Serves says whether the account takes requests of op.
@@ -157,11 +170,11 @@ func (n *Connection) Target(op wire.Operation, model string) (t Target, ok bool)
 	if !ok || !n.Serves(op) || n.Key == nil || n.Shut {
 		return Target{}, false
 	}
-	name, value := p.secrets(op, n.Key())
-	return Target{
+	key := n.Key()
+	t = Target{
 		Deployment: n.ID + "/" + model,
 		URL:        base.String() + p.path(n, base, op, model),
-		Header:     http.Header{name: {value}},
+		Header:     http.Header{},
 		Model:      model,
 		Provider:   n.Provider,
 		Connection: n.ID,
@@ -169,7 +182,15 @@ func (n *Connection) Target(op wire.Operation, model string) (t Target, ok bool)
 		Format:     op.Format(),
 		Apart:      n.Apart,
 		Own:        n.Owner != "",
-	}, true
+	}
+	if name, value := p.secrets(base, op, key); name != "" {
+		t.Header[name] = []string{value}
+	}
+	if n.Provider == "bedrock" {
+		account := bedrock.Target{Base: base, Region: n.Region, Model: model, Key: key}
+		t.Dialect = account.Dialect(op)
+	}
+	return t, true
 }
 
 // engine is what the gateway knows of a model server.

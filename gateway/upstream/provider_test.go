@@ -37,6 +37,7 @@ func TestTargetsOfEachProvider(t *testing.T) {
 		{"azure, messages", Connection{Provider: "azure", BaseURL: "https://r.services.ai.azure.com"}, wire.Messages, "https://r.services.ai.azure.com/anthropic/v1/messages", http.Header{"X-Api-Key": {"secret"}}},
 		{"azure, no messages", Connection{Provider: "azure", BaseURL: "https://r.openai.azure.com"}, wire.Messages, "", nil},
 		{"bedrock", Connection{Provider: "bedrock", BaseURL: "https://bedrock-runtime.us-west-2.amazonaws.com"}, wire.Chat, "https://bedrock-runtime.us-west-2.amazonaws.com/openai/v1/chat/completions", http.Header{"Authorization": {"Bearer secret"}}},
+		{"bedrock, messages", Connection{Provider: "bedrock", BaseURL: "https://bedrock-runtime.us-west-2.amazonaws.com"}, wire.Messages, "https://bedrock-runtime.us-west-2.amazonaws.com/model", http.Header{"Authorization": {"Bearer secret"}}},
 		{"bedrock runtime has no more", Connection{Provider: "bedrock", BaseURL: "https://bedrock-runtime.us-west-2.amazonaws.com"}, wire.Responses, "", nil},
 		{"bedrock mantle", Connection{Provider: "bedrock", BaseURL: "https://bedrock-mantle.eu-west-1.api.aws/v1"}, wire.Responses, "https://bedrock-mantle.eu-west-1.api.aws/v1/responses", http.Header{"Authorization": {"Bearer secret"}}},
 		{"bedrock mantle, messages", Connection{Provider: "bedrock", BaseURL: "https://bedrock-mantle.eu-west-1.api.aws"}, wire.Messages, "https://bedrock-mantle.eu-west-1.api.aws/anthropic/v1/messages", http.Header{"X-Api-Key": {"secret"}}},
@@ -163,7 +164,7 @@ func TestEveryFaultIsNamed(t *testing.T) {
 	for _, want := range []string{
 		`connections[0].id: it must not be empty`, `connections[0].base_url: cohere needs one`, `connections[1].provider: it must not be empty`,
 		`connections[2].base_url: azure needs one`, `connections[3].id: "a" is used twice`, `connections[3].base_url: "ftp://x" must begin with http:// or https://`,
-		`connections[3]: there is no key`, `connections[3].api_version: only azure has one`, `connections[4].base_url: a base URL must not carry credentials`,
+		`connections[3]: there is no key`, `connections[3].version: only azure has one`, `connections[4].base_url: a base URL must not carry credentials`,
 		`connections[5].base_url: "https://host?x=1" must have neither query nor fragment`, `connections[6].base_url: "https://" has no host`,
 		`models[0]: the model has neither local replicas nor providers`, `models[1].id: "m" is used twice`,
 		`models[1].providers[0].connection: there is no connection "zz"`, `models[1].fallback_provider: there is no connection "nobody"`,

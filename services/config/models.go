@@ -219,6 +219,7 @@ func (l *loader) connections(list []strictyaml.Node) {
 			BaseURL:    m.Get("base_url").URL("", "http", "https"),
 			Pool:       optional(m.Get("pool")),
 			Version:    optional(m.Get("version")),
+			Region:     optional(m.Get("region")),
 			APIKey:     l.secret(m.Get("api_key_env")),
 			Operations: operations(m.Get("operations")),
 			Apart:      m.Get("reasoning_apart").Bool(false),

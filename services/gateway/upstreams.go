@@ -12,7 +12,7 @@ func upstreams(s *authority.Snapshot) upstream.Config {
 	var c upstream.Config
 	for _, n := range s.Connections {
 		c.Connections = append(c.Connections, upstream.Connection{ID: n.ID, Provider: n.Provider, BaseURL: n.BaseURL, Key: n.APIKey, Shut: n.Shut,
-			Pool: n.Pool, APIVersion: n.Version, Operations: n.Operations, Apart: n.Apart,
+			Pool: n.Pool, APIVersion: n.Version, Region: n.Region, Operations: n.Operations, Apart: n.Apart,
 			Owner: string(n.Org), HouseFallback: n.HouseFallback})
 	}
 	sort.Slice(c.Connections, func(i, j int) bool { return c.Connections[i].ID < c.Connections[j].ID })

@@ -37,6 +37,8 @@ type Config struct {
 	Calls int
 	// KeepBodies keeps the body of each listed call. Defaults to false.
 	KeepBodies bool
+	// AccessKeys are the access keys of AWS that calls of Bedrock's paths must be signed with, secrets by id. Defaults to none: anybody may.
+	AccessKeys map[string]string
 }
 
 // Server answers the requests. It is safe for concurrent use.
@@ -102,6 +104,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.serve(w, r, op)
 	case found:
 		fail(w, op.Format(), http.StatusMethodNotAllowed, "use POST")
+	case s.azure(w, r) || s.bedrock(w, r):
 	default:
 		s.aside(w, r)
 	}
@@ -176,6 +179,10 @@ func seconds(d time.Duration) string {
 func credential(h http.Header) string {
 	if key, bearer := strings.CutPrefix(h.Get("Authorization"), "Bearer "); bearer {
 		return key
+	}
+	if rest, signed := strings.CutPrefix(h.Get("Authorization"), signatureScheme+"Credential="); signed {
+		id, _, _ := strings.Cut(rest, "/")
+		return id
 	}
 	return cmp.Or(h.Get("X-Api-Key"), h.Get("Api-Key"))
 }

@@ -96,6 +96,7 @@ func TestOpenAIClientReadsEveryShape(t *testing.T) {
 
 	params.StreamOptions = openai.ChatCompletionStreamOptionsParam{IncludeUsage: openai.Bool(true)}
 	stream := c.Chat.Completions.NewStreaming(ctx, params, with("tool;tokens=8;crlf;comments"))
+	defer stream.Close()
 	var acc openai.ChatCompletionAccumulator
 	for stream.Next() {
 		acc.AddChunk(stream.Current())
@@ -124,6 +125,7 @@ func TestOpenAIClientReadsEveryShape(t *testing.T) {
 		t.Errorf("responses: %v %+v", err, answer)
 	}
 	events := c.Responses.NewStreaming(ctx, rp, with("tokens=9;reasoning=1"))
+	defer events.Close()
 	text, next := "", int64(0)
 	var last responses.ResponseStreamEventUnion
 	for events.Next() {
@@ -178,6 +180,7 @@ func TestAnthropicClientReadsEveryShape(t *testing.T) {
 
 	for script, want := range map[string]string{"tokens=3;reasoning=2": "thinking,text", "tool;tokens=6": "tool_use"} {
 		stream := c.Messages.NewStreaming(ctx, params, with(script))
+		defer stream.Close()
 		var got anthropic.Message
 		for stream.Next() {
 			if err := got.Accumulate(stream.Current()); err != nil {
@@ -205,6 +208,7 @@ func TestAnthropicClientReadsEveryShape(t *testing.T) {
 		t.Errorf("models: %v %+v", err, models)
 	}
 	stream := c.Messages.NewStreaming(ctx, params, with("error-event=4"))
+	defer stream.Close()
 	for stream.Next() {
 	}
 	if err := stream.Err(); err == nil || !strings.Contains(err.Error(), "overloaded_error") {

@@ -48,6 +48,7 @@ func TestAnthropic(t *testing.T) {
 
 	t.Run("streaming", func(t *testing.T) {
 		stream := client.Messages.NewStreaming(ctx, greeting(), ascript("tokens=6;input=12"))
+		defer stream.Close()
 		whole := anthropic.Message{}
 		for stream.Next() {
 			if err := whole.Accumulate(stream.Current()); err != nil {
@@ -88,6 +89,7 @@ func TestAnthropic(t *testing.T) {
 			t.Errorf("the turn after the tool call: %v", err)
 		}
 		stream := client.Messages.NewStreaming(ctx, p, ascript("tool;tokens=9"))
+		defer stream.Close()
 		whole := anthropic.Message{}
 		for stream.Next() {
 			if err := whole.Accumulate(stream.Current()); err != nil {
@@ -192,6 +194,7 @@ func TestAnthropicStreamErrors(t *testing.T) {
 	client := stack.Anthropic(s.URL(), "demo")
 	for script, want := range map[string]string{"error-event=3;gap=1ms": "overloaded_error", "cut=3;gap=1ms": "api_error"} {
 		stream := client.Messages.NewStreaming(t.Context(), greeting(), ascript(script))
+		defer stream.Close()
 		for stream.Next() {
 		}
 		if err := stream.Err(); err == nil || !strings.Contains(err.Error(), want) {

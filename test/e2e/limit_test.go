@@ -177,6 +177,7 @@ func TestTerminatedGateway(t *testing.T) {
 	c := newCluster(t, 2, "tokens=40;gap=20ms", sevenAtOnce)
 	client := stack.OpenAI(c.urls[0], "demo")
 	stream := client.Chat.Completions.NewStreaming(t.Context(), hello())
+	defer stream.Close()
 	if !stream.Next() {
 		t.Fatal(stream.Err())
 	}

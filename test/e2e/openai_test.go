@@ -88,6 +88,7 @@ func TestOpenAI(t *testing.T) {
 
 	t.Run("streaming, usage not asked for", func(t *testing.T) {
 		stream := client.Chat.Completions.NewStreaming(ctx, hello(), script("tokens=6"))
+		defer stream.Close()
 		var text strings.Builder
 		chunks, usage := 0, int64(0)
 		for stream.Next() {
@@ -115,6 +116,7 @@ func TestOpenAI(t *testing.T) {
 		p := hello()
 		p.StreamOptions.IncludeUsage = openai.Bool(true)
 		stream := client.Chat.Completions.NewStreaming(ctx, p, script("tokens=6;input=20"))
+		defer stream.Close()
 		var last openai.ChatCompletionChunk
 		for stream.Next() {
 			last = stream.Current()
@@ -148,6 +150,7 @@ func TestOpenAI(t *testing.T) {
 		p := hello()
 		p.Tools = weather()
 		stream := client.Chat.Completions.NewStreaming(ctx, p, script("tool;tokens=9"))
+		defer stream.Close()
 		whole := openai.ChatCompletionAccumulator{}
 		for stream.Next() {
 			if !whole.AddChunk(stream.Current()) {
@@ -190,6 +193,7 @@ func TestOpenAI(t *testing.T) {
 			t.Errorf("answer %s", r.RawJSON())
 		}
 		stream := client.Completions.NewStreaming(ctx, openai.CompletionNewParams{Model: "m", Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("Once")}}, script("tokens=3"))
+		defer stream.Close()
 		text := ""
 		for stream.Next() {
 			text += stream.Current().Choices[0].Text
@@ -209,6 +213,7 @@ func TestOpenAI(t *testing.T) {
 			t.Errorf("answer %s", r.RawJSON())
 		}
 		stream := client.Responses.NewStreaming(ctx, p, script("tokens=4"))
+		defer stream.Close()
 		text, completed := "", false
 		for stream.Next() {
 			e := stream.Current()
@@ -333,6 +338,7 @@ func TestOpenAIRetries(t *testing.T) {
 	t.Run("a refusal of the gateway", func(t *testing.T) {
 		holding, client := stack.OpenAI(s.URL(), "narrow"), stack.OpenAI(s.URL(), "narrow", option.WithMaxRetries(5))
 		stream := holding.Chat.Completions.NewStreaming(t.Context(), hello(), script("tokens=12;gap=50ms"))
+		defer stream.Close()
 		if !stream.Next() {
 			t.Fatal("no stream: ", stream.Err())
 		}

@@ -136,9 +136,15 @@ func check(tb testing.TB, err error) {
 // Quiet takes what a stack logs.
 func Quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
+// The access key that upstreams know where Bedrock's paths are called.
+const (
+	AccessKeyID     = "AKIAIOSFODNN7EXAMPLE"
+	SecretAccessKey = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+)
+
 // upstream runs one scripted upstream under a name.
 func (s *Stack) upstream(name, script string) (*provider.Server, error) {
-	p, err := provider.New(provider.Config{Script: script, KeepBodies: true})
+	p, err := provider.New(provider.Config{Script: script, KeepBodies: true, AccessKeys: map[string]string{AccessKeyID: SecretAccessKey}})
 	if err != nil {
 		return nil, err
 	}
