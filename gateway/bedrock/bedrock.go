@@ -134,7 +134,6 @@ func (s *signature) sign(c *relay.Call, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	r.ContentLength = int64(len(c.Body))
 	r.Header["Content-Type"] = c.Header["Content-Type"]
 	sum := sha256.Sum256(c.Body)
 	// A signer of its own: one keeps what it derived from a secret by the id alone, and would go on with a wrong secret that was corrected.

@@ -12,6 +12,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/aws/protocol/eventstream"
 	"github.com/tidwall/gjson"
 
@@ -176,5 +177,20 @@ func TestErrorsAndCounts(t *testing.T) {
 	}
 	if _, _, err := answered(t, wire.Messages, 500, http.Header{}, iotest.ErrReader(io.ErrUnexpectedEOF)); err == nil {
 		t.Error("an error that broke off is whole")
+	}
+}
+
+// Signatures as they were made by another implementation of AWS's.
+func TestSignatures(t *testing.T) {
+	at := time.Date(2015, 8, 30, 12, 36, 0, 0, time.FixedZone("", 3600)).Add(time.Hour)
+	for _, c := range []struct{ model, token, signature string }{
+		{"anthropic.claude-3-5-sonnet-20240620-v1:0", "", "1c296346637e071dee78b5cf6e8efa136e98f11d251a786170bd3a3970ddd59c"},
+		{"anthropic.claude-3-5-sonnet-20240620-v1:0", "TOK/+=", "9811ee361b0e22fcfc45ddfc3f4fe16f671f5cdfaad8ddccdd3692d4a26b4b84"},
+	} {
+		s := signature{credentials: aws.Credentials{AccessKeyID: "AKIDEXAMPLE", SecretAccessKey: "secret/+x", SessionToken: c.token}, service: runtimeService, region: "us-west-2"}
+		call := &relay.Call{URL: "https://bedrock-runtime.us-west-2.amazonaws.com/model/" + escaped(c.model) + "/invoke", Body: []byte(`{"a":1}`), Header: http.Header{"Content-Type": {"application/json"}}}
+		if err := s.sign(call, at); err != nil || !strings.HasSuffix(call.Header.Get("Authorization"), "Signature="+c.signature) {
+			t.Errorf("%v: %v", call.Header, err)
+		}
 	}
 }

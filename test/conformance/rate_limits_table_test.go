@@ -35,6 +35,8 @@ var proofs = []struct{ sentence, folder, test, part string }{
 	{"a connection is bound to a pool of its provider", "../../gateway/manage", "TestBindAConnection", ""},
 	{"an own account serves its org by its own key and within its own pool", ".", "TestAccountsOfOnesOwn", "an org with its own account is served there"},
 	{"an account that is bound to another pool is claimed there by every gateway from the next reserve on", "../e2e", "TestReboundAccount", ""},
+	{"azure: deployment path, api-version, api-key; streams and errors", "../e2e", "TestClouds", ""},
+	{"bedrock: signature, framed streams, errors", "../e2e", "TestClouds", ""},
 	{"parent and child claims are checked together", "../scenario", "scenario all-or-nothing", ""},
 	{"a route with no declared pool is 503, capacity_unknown", ".", "TestAccountsOfOnesOwn", "a route with no declared pool is unavailable"},
 	{"a provider 429 pauses the leaf for its retry-after, on all gateways", ".", "TestScopesTogether", "a provider 429 pauses the leaf pool"},
