@@ -400,7 +400,11 @@ func (x *exchange) undecided(err error) {
 	}
 	x.s.config.Meters.unusable.WithLabelValues("no_verdict").Inc()
 	x.s.config.Logger.Warn("no verdict", "request", x.id, "error", err)
-	a := refusal.OfLog("the request could not be admitted: the log did not answer in time, please retry", 0)
+	message := "the request could not be admitted: the log did not answer in time, please retry"
+	if why := x.s.config.Ready(); why != "" { // learned while it waited
+		message = "nothing can be admitted: " + why
+	}
+	a := refusal.OfLog(message, 0)
 	x.write(&a)
 }
 

@@ -25,7 +25,7 @@ type Reach interface {
 	// Out says that it cannot: nobody waits for it then.
 	Out() bool
 	// Missed is asked after a reserve without a verdict, for the reason in err. It says whether that was for want of the log, or of every projector, rather than
-	// a log that is slow or full.
+	// a log that is slow or full, or projectors that may not answer.
 	Missed(ctx context.Context, err error) bool
 	// Gateways is how many serve, as far as is known; at least 1.
 	Gateways() int64
@@ -46,6 +46,23 @@ func (a *Allowance) Failed() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.a.Failed(a.now())
+}
+
+// Stop notes why projectors that can be reached may not answer, until they do: then nothing is admitted. It says whether that is news. An empty
+// reason says that they answer.
+func (a *Allowance) Stop(why string) (news bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	news = a.a.Stopped() != why
+	a.a.Stop(why)
+	return news
+}
+
+// Stopped is why projectors may not answer, as far as is known; empty: they may.
+func (a *Allowance) Stopped() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.a.Stopped()
 }
 
 // Until says when the allowance of all but dedicated endpoints is over; zero before the first failure.
@@ -135,6 +152,8 @@ func (x *exchange) granted(r *outage.Request) *outage.Decision {
 	x.s.config.Meters.unusable.WithLabelValues("outage_" + string(d.Reason)).Inc()
 	why := "the log is out of reach, and what this gateway may admit without it is used up, please retry"
 	switch {
+	case d.Reason == outage.Stopped:
+		why = "nothing can be admitted: " + x.s.config.Allowance.Stopped()
 	case d.Reason == outage.Closed:
 		why = "the log is out of reach, and nothing is admitted without it here, please retry"
 	case d.Reason == outage.TooLarge && d.Retry == 0 && !x.plan.Estimate.IsDeclared: // the request alone

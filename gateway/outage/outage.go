@@ -1,6 +1,7 @@
 // Package outage is the bounded local allowance: what one gateway may admit by itself while the log, or every projector, is out of
 // reach. Each scope that a request falls under grants little, for a short time that counts from the first failure and that no later
-// failure prolongs. It decides on values alone: the time is an argument.
+// failure prolongs. Nothing is granted while projectors can be reached and say that they may not answer, as when the stream's clock is wrong: then the
+// log goes on, and would count what is admitted beside it. It decides on values alone: the time is an argument.
 package outage
 
 import (
@@ -78,6 +79,7 @@ type Reason string
 // The reasons.
 const (
 	Closed      Reason = "closed"      // outage_mode closed
+	Stopped     Reason = "stopped"     // projectors may not answer
 	Over        Reason = "over"        // the time is over, or has not begun
 	TooMany     Reason = "requests"    // of this minute or second
 	AtLimit     Reason = "concurrency" // they run
@@ -109,6 +111,7 @@ type Ticket struct {
 // Allowance is what one gateway grants, and has granted. It belongs to one goroutine at a time.
 type Allowance struct {
 	first, last time.Time // failures
+	stopped     string    // why projectors may not answer
 	scopes      map[string]*scope
 	gauges      map[string]*gauge
 	sums        map[string]int64 // taken since the first failure
@@ -144,6 +147,13 @@ func (a *Allowance) Failed(now time.Time) {
 	}
 }
 
+// Stop notes why projectors that can be reached may not answer; an empty reason, that they answer. Until they do, nothing is granted: also
+// not when they can no longer be reached, as whatever stopped them is not over by that.
+func (a *Allowance) Stop(why string) { a.stopped = why }
+
+// Stopped is why projectors may not answer, as far as is known; empty: they may.
+func (a *Allowance) Stopped() string { return a.stopped }
+
 // Until says when the allowance is over: zero before the first failure.
 func (a *Allowance) Until(dedicated bool) time.Time {
 	if a.first.IsZero() {
@@ -159,6 +169,9 @@ func (a *Allowance) Until(dedicated bool) time.Time {
 func (a *Allowance) Admit(now time.Time, r *Request) Decision {
 	if r.Closed {
 		return Decision{Reason: Closed}
+	}
+	if a.stopped != "" {
+		return Decision{Reason: Stopped}
 	}
 	if a.first.IsZero() || now.Before(a.first) || !now.Before(a.Until(r.Dedicated)) {
 		return Decision{Reason: Over}

@@ -15,6 +15,7 @@ func at(d time.Duration) time.Time { return start.Add(d) }
 type step struct {
 	at   time.Duration
 	fail bool     // the log was out of reach
+	stop string   // projectors say that they may not answer; "no": they answer
 	ask  *Request // nil: nothing is asked
 	done int      // index of the step whose request ends; 0: none does
 	want Reason   // "" is an admission
@@ -58,6 +59,15 @@ func TestAllowance(t *testing.T) {
 			{at: 199 * s, fail: true}, {at: 199 * s, ask: both},
 		},
 		"closed wins": {{fail: true}, {ask: &Request{Closed: true, Scopes: []Scope{org}}, want: Closed}},
+		"nothing while projectors may not answer, also when they are gone then": {
+			{stop: "the clock"}, {ask: both, want: Stopped}, {fail: true}, {at: s, ask: both, want: Stopped},
+			{at: 100 * s, fail: true}, {at: 101 * s, ask: both, want: Stopped}, {at: 101 * s, ask: dedicated(1, Scope{}), want: Stopped},
+			{at: 102 * s, stop: "no"}, {at: 102 * s, ask: both}, {at: 130 * s, ask: both, want: Over},
+		},
+		"what stops them stops what is granted already": {
+			{fail: true}, {ask: both}, {at: s, stop: "the clock"}, {at: s, ask: both, want: Stopped}, {at: s, done: 1}, {at: 2 * s, ask: both, want: Stopped},
+			{at: 3 * s, stop: "no"}, {at: 3 * s, ask: both}, {at: 30 * s, stop: "the clock"}, {at: 30 * s, ask: both, want: Stopped},
+		},
 		"all or nothing": {
 			{fail: true}, {ask: one(key)}, {ask: one(key)}, {ask: both, want: AtLimit}, {ask: one(org)}, {ask: one(org)}, {ask: one(org), want: AtLimit},
 		},
@@ -88,6 +98,13 @@ func TestAllowance(t *testing.T) {
 			for i, st := range steps {
 				if st.fail {
 					a.Failed(at(st.at))
+				}
+				switch st.stop {
+				case "":
+				case "no":
+					a.Stop("")
+				default:
+					a.Stop(st.stop)
 				}
 				if st.done > 0 {
 					a.Done(tickets[st.done])

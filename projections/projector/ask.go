@@ -22,18 +22,21 @@ const (
 )
 
 // Question is what verdict.ask and live.ask are asked. Gateway is who asks, and must be given from another account of the broker; who
-// reads the log anyway may leave it out of verdict.ask. Live.ask needs only the gateway.
+// reads the log anyway may leave it out of verdict.ask. Live.ask needs only the gateway. Why asks on verdict.ask, in place of a verdict, those who
+// do not answer for their reason: who is silent on everything else says it, as Unknown does.
 type Question struct {
 	Gateway events.Gateway   `json:"gateway"`
 	Request events.RequestID `json:"request,omitempty"`
 	Attempt int64            `json:"attempt,omitempty"`
+	Why     bool             `json:"why,omitempty"`
 }
 
 // Unknown is the answer to a verdict.ask that this projector cannot answer: no verdict has fallen, or it is no longer kept, or it is
 // another gateway's. Otherwise the answer is the verdict.
 type Unknown struct {
-	Unknown bool   `json:"unknown"` // always true
-	Seq     uint64 `json:"seq"`     // what has been folded: a reserve at or below it that has no verdict waits, or is no longer kept
+	Unknown bool   `json:"unknown"`       // always true
+	Seq     uint64 `json:"seq"`           // what has been folded: a reserve at or below it that has no verdict waits, or is no longer kept
+	Why     string `json:"why,omitempty"` // why this projector may not answer, until a person has done something; only where that was asked
 }
 
 // LiveRequests is the answer to a live.ask.
@@ -77,7 +80,7 @@ func (p *Projector) serve(ctx context.Context, a *asks) {
 			return
 		case m := <-a.msgs:
 			p.asks.Add(1)
-			if ok, _ := p.Answering(); !ok || m.Reply == "" {
+			if m.Reply == "" {
 				continue
 			}
 			if answer := p.reply(ctx, m); answer != nil {
@@ -89,9 +92,16 @@ func (p *Projector) serve(ctx context.Context, a *asks) {
 
 func (p *Projector) reply(ctx context.Context, m *nats.Msg) []byte {
 	var q Question
-	if len(m.Data) > maxAsk || json.Unmarshal(m.Data, &q) != nil || !mayAsk(m, &q) {
+	fit := len(m.Data) <= maxAsk && json.Unmarshal(m.Data, &q) == nil && mayAsk(m, &q)
+	answering, _ := p.Answering()
+	switch why := p.status.first(condition.lasts); {
+	case fit && q.Why && (why != "" || answering): // one that only has not read the log to its end is about to answer
+		return p.dontKnow(why)
+	case !answering:
+		return nil
+	case !fit || q.Why:
 		p.unknown.Add(1)
-		return p.dontKnow()
+		return p.dontKnow("")
 	}
 	if m.Subject == access.SubjectLive {
 		return p.replyLive(ctx, &q)
@@ -99,16 +109,16 @@ func (p *Projector) reply(ctx context.Context, m *nats.Msg) []byte {
 	v, ok := p.answers.find(q.Request, q.Attempt)
 	if !ok || q.Gateway != "" && v.Gateway != q.Gateway {
 		p.unknown.Add(1)
-		return p.dontKnow()
+		return p.dontKnow("")
 	}
 	return events.AppendVerdict(nil, &v)
 }
 
-func (p *Projector) dontKnow() []byte {
+func (p *Projector) dontKnow(why string) []byte {
 	p.statsMu.Lock()
 	seq := p.stats.Seq
 	p.statsMu.Unlock()
-	b, _ := json.Marshal(Unknown{true, seq}) // of a struct of plain fields: cannot fail
+	b, _ := json.Marshal(Unknown{true, seq, why}) // of a struct of plain fields: cannot fail
 	return b
 }
 

@@ -1,6 +1,9 @@
 package projector
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // How far the stream's clock may be from the projector's own.
 const (
@@ -22,6 +25,20 @@ type streamClock struct {
 	current, before int64 // the largest of stream's clock less own seen in this period and the one before, ns
 	since           time.Time
 	seen            bool
+}
+
+// ClockOff is what a projector says, by its name, of a stream's clock that is so far ahead of its own, or behind it if negative.
+func ClockOff(off time.Duration, by string) string {
+	way := "ahead of"
+	if off < 0 {
+		way = "behind"
+	}
+	off = max(off, -off)
+	why := fmt.Sprintf("the stream's clock is off: at least %s %s that of %s", off.Round(time.Millisecond), way, by)
+	if off > skewStop {
+		why += "; admission is stopped until weir recover"
+	}
+	return why
 }
 
 // probed takes in where the log ended at some instant not before asked.

@@ -120,6 +120,7 @@ func (l *loop) read(ctx context.Context) error {
 // run takes batches, questions and what is due, until ctx ends.
 func (l *loop) run(ctx context.Context) error {
 	defer l.timer.Stop()
+	l.publishStats() // nothing may come for long
 	for {
 		l.timer.Reset(l.wait())
 		select {
@@ -254,13 +255,13 @@ func (l *loop) clockIsOff(off time.Duration) {
 	if l.p.status.get(condition) != "" {
 		return
 	}
-	why := fmt.Sprintf("the stream's clock is off by at least %s", off)
-	if condition == clockStop {
-		why += "; admission is stopped until weir recover"
-	}
+	why := ClockOff(off, l.p.cfg.Name)
 	l.p.cfg.Logger.Error("projector: " + why)
 	l.p.status.set(condition, why)
 	l.clock.alarm = l.clock.alarm || condition == clockOff
+	if condition == clockStop {
+		l.saveSoon()
+	}
 }
 
 // clockMayBeRight takes the alarm back once a record shows that the clock is right.

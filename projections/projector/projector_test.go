@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -500,58 +499,6 @@ func TestDivergenceIsAnAlarm(t *testing.T) {
 	folded(t, p, 5)
 	if ok, _ := p.Ready(); ok || p.Stats().Divergences != 2 {
 		t.Error("a pack of the future is no alarm")
-	}
-}
-
-// skewed is a clock that is off.
-type skewed struct{ by atomic.Int64 }
-
-func (s *skewed) now() time.Time { return time.Now().Add(time.Duration(s.by.Load())) }
-
-func TestTheStreamsClock(t *testing.T) {
-	for _, sign := range []time.Duration{1, -1} {
-		w := newWorld(t)
-		var clock skewed
-		p := w.project("one-aaaaaaaa", func(c *projector.Config) { c.Now, c.ReadOnly = clock.now, true })
-		got := &inbox{}
-		p.AnswerLocal(gateway, got.take)
-		ready(t, p)
-		send := func() events.RequestID {
-			ev := reserve(gateway, claim(rpm, events.Window, 1000))
-			submit(t, w.sender, ev)
-			flush(t, w.sender)
-			return id(ev)
-		}
-		got.of(t, send())
-
-		clock.by.Store(int64(5 * sign * time.Second))
-		eventually(t, "an alarm", func() bool { send(); time.Sleep(50 * time.Millisecond); ok, _ := p.Ready(); return !ok })
-		got.of(t, send()) // answered all the same
-		clock.by.Store(0)
-		eventually(t, "no alarm", func() bool { send(); ok, _ := p.Ready(); return ok })
-
-		clock.by.Store(int64(40 * sign * time.Second))
-		eventually(t, "a stop", func() bool { send(); time.Sleep(50 * time.Millisecond); ok, _ := p.Answering(); return !ok })
-		_, why := p.Answering()
-		before := len(got.list())
-		last := send()
-		folded(t, p, w.last())
-		if len(got.list()) != before {
-			t.Errorf("answered with a clock that is off by %s", 40*sign*time.Second)
-		}
-		clock.by.Store(0)
-		send()
-		folded(t, p, w.last())
-		if ok, _ := p.Answering(); ok || !strings.Contains(why, "weir recover") {
-			t.Errorf("answering without a recover: %s", why)
-		}
-		if _, err := w.log.Publish(t.Context(), events.Event{ID: "recover/1", Data: &events.Recover{Reason: "clock set", Windows: "empty"}}); err != nil {
-			t.Fatal(err)
-		}
-		got.of(t, send())
-		if v, ok := p.Ask(last, 0); !ok || !v.Admitted {
-			t.Errorf("what was decided meanwhile is not known: %+v %v", v, ok)
-		}
 	}
 }
 

@@ -49,6 +49,9 @@ type header struct {
 	Pending saved     `json:"pending"` // verdicts that are in no pack yet
 	Recent  saved     `json:"recent"`  // answers that may still be asked for
 	Fold    int       `json:"fold"`    // bytes of the fold's state
+
+	// ClockStop is why it did not answer, for the stream's clock: a restart is no recover.
+	ClockStop string `json:"clock_stop,omitempty"`
 }
 
 // saved are verdicts with what their encoding leaves out.
@@ -105,7 +108,7 @@ type image struct {
 func (l *loop) image() image {
 	since := l.now.Add(-recentFor).UnixNano()
 	return image{
-		header:  header{Seq: l.fold.Seq(), Created: l.created, Chain: l.chain.String(), From: l.packs.from},
+		header:  header{Seq: l.fold.Seq(), Created: l.created, Chain: l.chain.String(), From: l.packs.from, ClockStop: l.p.status.get(clockStop)},
 		pending: append([]decided(nil), l.packs.pending...),
 		recent:  l.p.answers.newest(recentMost, since),
 		fold:    l.fold.Snapshot(nil),
@@ -234,6 +237,7 @@ func (l *loop) takeUp(h header, fold *admission.Fold) error {
 	l.packs.ended(h.Seq, fold.Digest(), chain)
 	l.packs.digest(h.Seq, fold.Digest())
 	l.p.answers.keep(recent, l.now.UnixNano())
+	l.p.status.set(clockStop, h.ClockStop)
 	if !fold.Supported() {
 		l.unsupported()
 	}
@@ -309,10 +313,20 @@ func (l *loop) store(ctx context.Context, m *image, share bool) (then func()) {
 	}
 }
 
+// saveSoon has a snapshot taken as soon as can be.
+func (l *loop) saveSoon() {
+	if !l.saver.saving { // else saved does it
+		l.saver.at = l.now
+	}
+}
+
 // saved takes in what became of a snapshot, and says when the next may be taken.
 func (l *loop) saved(m *image, size int, took time.Duration, err error) {
 	l.saver.saving = false
 	l.saver.at = l.now.Add(max(l.p.cfg.SnapshotEvery, snapshotShare*took))
+	if m.header.ClockStop != l.p.status.get(clockStop) {
+		l.saveSoon()
+	}
 	if err == nil && l.p.cfg.DataDir == "" {
 		return
 	}

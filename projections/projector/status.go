@@ -24,6 +24,9 @@ const (
 // trust says whether answers may be given under a condition.
 func (c condition) trust() bool { return c == diverged || c == clockOff }
 
+// lasts says whether a condition under which no answers are given lasts until a person does something.
+func (c condition) lasts() bool { return c == rules || c == clockStop }
+
 // status is why the projector is not ready. Any goroutine may ask.
 type status struct {
 	mu  sync.Mutex

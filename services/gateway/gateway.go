@@ -229,6 +229,9 @@ func (g *Gateway) why() string {
 	if why := g.unread(); why != "" {
 		return why
 	}
+	if why := g.reach.allowance.Stopped(); why != "" {
+		return why
+	}
 	if g.c.Projector != nil {
 		_, why := g.c.Projector.Answering()
 		return why

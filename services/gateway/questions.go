@@ -72,6 +72,19 @@ func (f far) Ask(ctx context.Context, id events.RequestID, attempt int64) (v eve
 	return all[0], true, nil
 }
 
+// why gives why projectors that can be reached give no answers; empty: they may give them. The error says that none says anything.
+func (f far) why(ctx context.Context) (string, error) {
+	text, err := f.ask(ctx, access.SubjectAsk, projector.Question{Why: true})
+	if err != nil {
+		return "", err
+	}
+	var u projector.Unknown
+	if err := json.Unmarshal(text, &u); err != nil {
+		return "", fmt.Errorf("read why projectors are silent: %w", err)
+	}
+	return u.Why, nil
+}
+
 func (f far) Live(ctx context.Context) ([]events.RequestID, error) {
 	text, err := f.ask(ctx, access.SubjectLive, projector.Question{})
 	if err != nil {

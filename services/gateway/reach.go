@@ -28,6 +28,9 @@ const (
 	// silentFor is how old the last lease that the log took may be: three of them.
 	silentFor = 3 * reservation.LeaseEvery
 
+	// quietFor is how old the last word of a projector may be: what stops them is to be known before a request waits for a verdict.
+	quietFor = 2 * time.Second
+
 	// onceFor is for how long one look counts for all who ask.
 	onceFor = 100 * time.Millisecond
 
@@ -38,8 +41,9 @@ const (
 )
 
 // reach is the breaker between the gateway and the log. It opens when the log cannot be reached: the connection is away, no projector
-// says a word, or the log has taken no lease for a while. A log that is merely slow, or full, does not open it: requests are refused then,
-// and none is admitted by the gateway itself. It closes when the log answers, is the right one, and has everything that was spooled.
+// says a word, or the log has taken no lease for a while. A log that is merely slow, or full, does not open it, nor do projectors that say that they may not
+// answer: requests are refused then, and none is admitted by the gateway itself. It closes when the log answers, is the right one, and has
+// everything that was spooled.
 type reach struct {
 	g         *Gateway
 	allowance *core.Allowance
@@ -106,7 +110,7 @@ func (r *reach) Missed(ctx context.Context, err error) bool {
 	if r.Out() {
 		return true
 	}
-	if journal.Full(err) || r.g.publisher.Stats().Full || r.answers(ctx) {
+	if journal.Full(err) || r.g.publisher.Stats().Full || r.answers(ctx) || r.allowance.Stopped() != "" {
 		return false
 	}
 	r.open("a reserve was not answered")
@@ -145,6 +149,13 @@ func (r *reach) answers(ctx context.Context) bool {
 	return r.near
 }
 
+// quiet says whether nobody has looked for a while.
+func (r *reach) quiet() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return time.Since(r.looked) >= quietFor
+}
+
 func (r *reach) look(ctx context.Context) bool {
 	if r.g.c.Conn.Status() != nats.CONNECTED || r.g.c.Ledger != nil && !r.g.c.Ledger.Trusted() {
 		return false
@@ -155,10 +166,29 @@ func (r *reach) look(ctx context.Context) bool {
 	if r.g.c.Projector != nil {
 		return true // whether it may answer is for Ready to say
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerFor)
+	return r.hears(context.WithoutCancel(ctx))
+}
+
+// hears says whether any projector answers. When none does, those that are there are asked why: only then, as one that may not answer must not be
+// heard before another that does.
+func (r *reach) hears(ctx context.Context) bool {
+	projectors := far{r.g.c.Conn, r.g.c.Name}
+	asking, cancel := context.WithTimeout(ctx, answerFor)
+	_, _, err := projectors.Ask(asking, "", 0)
+	cancel()
+	if err == nil {
+		if r.allowance.Stop("") {
+			r.g.c.Logger.Warn("projectors answer again")
+		}
+		return true
+	}
+	asking, cancel = context.WithTimeout(ctx, answerFor)
 	defer cancel()
-	_, _, err := r.g.questions().Ask(ctx, "", 0)
-	return err == nil
+	why, err := projectors.why(asking)
+	if err == nil && why != "" && r.allowance.Stop(why) {
+		r.g.c.Logger.Error("projectors may not answer: nothing is admitted", "why", why)
+	}
+	return err == nil && why == ""
 }
 
 // run notices that the log is away or back, and publishes what was spooled, until ctx ends.
@@ -184,6 +214,9 @@ func (r *reach) run(ctx context.Context) error {
 			r.tryToClose(ctx)
 		case connected:
 			away = time.Time{}
+			if r.allowance.Stopped() != "" || r.quiet() {
+				r.answers(ctx)
+			}
 			if r.spool.Waiting() > 0 {
 				r.drain(ctx)
 			}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/events/journal"
+	"github.com/weirhq/weir/projections/projector"
 	"github.com/weirhq/weir/services/ledger"
 )
 
@@ -20,6 +21,7 @@ func TestEachReasonHasItsRunbook(t *testing.T) {
 	made := time.Unix(1_800_000_000, 0)
 	mark := &ledger.Mark{ID: "x", Created: made, Seq: 7}
 	notTheRightOne := "log-not-the-right-one.md"
+	clockOff := projector.ClockOff(-time.Minute, "p-12345678")
 	for _, c := range []struct{ says, words, runbook string }{
 		{ledger.Compare(mark, journal.Info{}), "gone", notTheRightOne},
 		{ledger.Compare(mark, journal.Info{Created: made.Add(1), Last: 7}), "replaced", notTheRightOne},
@@ -27,6 +29,8 @@ func TestEachReasonHasItsRunbook(t *testing.T) {
 		{(&journal.Replaced{Position: 7, Last: 6, Created: made, Expected: made}).Error(), "behind", notTheRightOne},
 		{(&journal.Replaced{Position: 7, Last: 9, Created: made.Add(1), Expected: made}).Error(), "replaced", notTheRightOne},
 		{(&journal.Lost{From: 3, First: 5}).Error(), "no longer holds", notTheRightOne},
+		{clockOff, "the stream's clock is off", "clock.md"},
+		{clockOff, "admission is stopped until weir recover", "clock.md"},
 	} {
 		if !strings.Contains(c.says, c.words) {
 			t.Errorf("%q does not say %q, by which its runbook is found", c.says, c.words)

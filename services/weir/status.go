@@ -51,6 +51,7 @@ type gatewayStatus struct {
 	Unanswered   int    `json:"unanswered"`
 	Outage       bool   `json:"outage"`
 	Spooled      int    `json:"spooled"`
+	Why          string `json:"why,omitempty"` // it admits nothing
 }
 
 // ledgerStatus is the mark of the right log: its high-water sequence, and why admission is stopped.
@@ -66,6 +67,7 @@ type projectorStatus struct {
 	Seq      uint64        `json:"seq"`
 	Behind   uint64        `json:"behind"`
 	LagMS    int64         `json:"lag_ms"`
+	ClockMS  int64         `json:"clock_ms"` // the stream's clock less this process's own, the most of the last 10 to 20 s
 	Rules    int64         `json:"rules"`
 	Writer   bool          `json:"writer"`
 	Digest   string        `json:"digest"`
@@ -98,6 +100,7 @@ func (n *node) status(ctx context.Context) processStatus {
 		book := n.gateway.Book()
 		s.Gateway = &gatewayStatus{Address: n.gateway.Addr().String(), Epoch: book.Epoch(), Reservations: book.Live(), Unanswered: book.Unanswered()}
 		s.Gateway.Outage, s.Gateway.Spooled = n.gateway.Outage()
+		s.Gateway.Why = n.gateway.Why()
 	}
 	if n.gateway != nil {
 		s.Authority = n.authorityState(ctx)
@@ -133,7 +136,7 @@ func (n *node) authorityState(ctx context.Context) *authorityState {
 
 func projectorState(ctx context.Context, p *projector.Projector) *projectorStatus {
 	stats := p.Stats()
-	out := &projectorStatus{Seq: stats.Seq, Behind: stats.Behind, LagMS: stats.Lag.Milliseconds(), Rules: stats.Rules, Writer: stats.Writer,
+	out := &projectorStatus{Seq: stats.Seq, Behind: stats.Behind, LagMS: stats.Lag.Milliseconds(), ClockMS: stats.Offset.Milliseconds(), Rules: stats.Rules, Writer: stats.Writer,
 		Meters: stats.Meters, Requests: stats.Requests, Waiting: stats.Waiting, Leases: []leaseStatus{}}
 	out.Ready, out.Why = p.Ready()
 	type seen struct {
@@ -247,6 +250,9 @@ func (s *processStatus) print(out io.Writer) error {
 	}
 	if g := s.Gateway; g != nil {
 		fmt.Fprintf(t, "gateway\t%s, epoch %d, %d reservations, %d unanswered\n", g.Address, g.Epoch, g.Reservations, g.Unanswered)
+		if g.Why != "" {
+			fmt.Fprintf(t, "admits\tnothing: %s\n", g.Why)
+		}
 		if g.Outage || g.Spooled > 0 {
 			fmt.Fprintf(t, "outage\tlog out of reach %t, %d events spooled\n", g.Outage, g.Spooled)
 		}
@@ -266,6 +272,7 @@ func (s *processStatus) print(out io.Writer) error {
 			state = "not ready: " + p.Why
 		}
 		fmt.Fprintf(t, "projector\t%s, at %d, %d behind, lag %d ms, rules %d, writer %t\n", state, p.Seq, p.Behind, p.LagMS, p.Rules, p.Writer)
+		fmt.Fprintf(t, "clock\tthe stream's less this process's own: %+d ms\n", p.ClockMS)
 		fmt.Fprintf(t, "state\t%d meters, %d requests, %d waiting, digest %s\n", p.Meters, p.Requests, p.Waiting, p.Digest)
 		for _, l := range p.Leases {
 			how := "until " + l.Until.Format(time.RFC3339)

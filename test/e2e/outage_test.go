@@ -3,8 +3,11 @@ package e2e
 import (
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/gateway/outage"
 	"github.com/weirhq/weir/test/e2e/stack"
 )
@@ -131,6 +134,59 @@ models: [{id: m, max_output_tokens: 4096, local: {engine: vllm, replicas: ["{{up
 	}
 	if stats := g.Book().Stats(); stats.Lapsed.Load() != 1 || stats.OverAfterLapse.Load() != 1 {
 		t.Errorf("%d calls were ended, %d ran on", stats.Lapsed.Load(), stats.OverAfterLapse.Load())
+	}
+}
+
+// TestAClockThatIsWrongIsNoOutage: a projector that may not answer for the stream's clock can be reached, so nobody goes on by himself: every
+// gateway refuses, also one that has joined over TCP, also when the projector and the log are gone then, and says why.
+func TestAClockThatIsWrongIsNoOutage(t *testing.T) {
+	t.Parallel() // it mostly waits
+	var off atomic.Int64
+	s := stack.New(t, stack.Config{Gateways: 2, Now: func() time.Time { return time.Now().Add(time.Duration(off.Load())) }, Settings: stack.Settings{
+		Weir: `models: [{id: m, max_output_tokens: 4096, local: {engine: vllm, replicas: ["{{upstream}}"]}}]`}})
+	refused := func(g *stack.Gateway) (string, bool) {
+		a := stack.Do(t, stack.Request{URL: g.URL + "/v1/chat/completions", Key: "demo", Body: chat("m", `"max_tokens":8,`)})
+		if mode := a.Header.Get("X-Tm-Admission-Mode"); mode != "" {
+			t.Errorf("admitted in mode %s", mode)
+		}
+		if a.Status != http.StatusOK && (a.Status != http.StatusServiceUnavailable || a.Error().Code != "gateway_infrastructure" || a.Header.Get("Retry-After") == "") {
+			t.Errorf("status %d: %s", a.Status, a.Body)
+		}
+		return string(a.Body), a.Status != http.StatusOK
+	}
+	stopped := func(what string) {
+		for _, g := range s.Gateways {
+			stack.Eventually(t, what, func() bool {
+				why, no := refused(g)
+				return no && strings.Contains(why, "the stream's clock is off")
+			})
+			a := stack.Do(t, stack.Request{URL: g.URL + "/ready"})
+			if a.Status != http.StatusServiceUnavailable || !strings.Contains(string(a.Body), "the stream's clock is off") || !strings.Contains(string(a.Body), "weir recover") {
+				t.Errorf("/ready: %d %s", a.Status, a.Body)
+			}
+		}
+	}
+	off.Store(int64(-time.Minute))
+	stopped("the clock is a reason")
+	off.Store(0)
+	stopped("it still is when the clock is right again")
+	_, err := s.Log.Publish(t.Context(), events.Event{ID: "recover/1", Data: &events.Recover{Reason: "clock set", Windows: "empty"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range s.Gateways {
+		stack.Eventually(t, "it admits again", func() bool { _, no := refused(g); return !no })
+	}
+	off.Store(int64(time.Minute))
+	stopped("the clock is a reason again")
+	s.Broker.Shutdown()
+	g := s.Gateways[1]
+	stack.Eventually(t, "the gateway knows that the log is away", func() bool { out, _ := g.Outage(); return out })
+	if why, no := refused(g); !no || !strings.Contains(why, "the stream's clock is off") {
+		t.Errorf("with the log away: %s", why)
+	}
+	if local := g.Book().Stats().Local.Load(); local != 0 {
+		t.Errorf("%d attempts were admitted without the log", local)
 	}
 }
 

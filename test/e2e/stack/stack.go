@@ -42,6 +42,7 @@ type Config struct {
 	Gateways int               // Defaults to 1
 	Env      map[string]string // environment variables, for the configuration alone
 	DrainFor time.Duration     // how long a stopping gateway lets streams go on. Defaults to the product's
+	Now      func() time.Time  // the projector's own clock. Defaults to time.Now
 
 	// Dynamic is what a gateway, from 0 on, has of the authority made through the API, in mode dynamic. The first one manages it. Defaults
 	// to the bucket itself.
@@ -187,7 +188,7 @@ func (s *Stack) log() error {
 	view := kv.NewView(time.Now)
 	feed := journal.NewFeed(s.Log)
 	s.near = view
-	s.Projector, err = projector.New(projector.Config{Log: s.Log, Conn: s.conn, Name: name, DataDir: cfg.DataDir, View: view, Logger: Quiet(),
+	s.Projector, err = projector.New(projector.Config{Log: s.Log, Conn: s.conn, Name: name, DataDir: cfg.DataDir, View: view, Now: s.config.Now, Logger: Quiet(),
 		Source: func(ctx context.Context, from journal.TapConfig) (projector.Source, error) {
 			return feed.Lead(ctx, from), nil
 		}})
