@@ -43,6 +43,7 @@ type Generations struct {
 	dirty []*held // in the order in which they changed
 	now   int64   // ns: the highest stream time seen
 	began int64   // ns: stream time of the first record
+	left  int64   // ns: the latest time in the id of a request whose record left memory
 	log   Instant
 
 	Counts Counts
@@ -106,10 +107,16 @@ func (g *Generations) Missing(dst []events.RequestID, r *events.Record) []events
 }
 
 // young says whether a request's id, a UUIDv7, is of a request that was never stored and left memory: one made since this memory began,
-// and not long before at.
+// not long before at, and later than any that left it. The last is what holds when the log's clock is not that of who makes the ids.
 func (g *Generations) young(id events.RequestID, at int64) bool {
+	made, ok := madeAt(id)
+	return ok && made > at-youngFor && made > g.began+youngFor && made > g.left
+}
+
+// madeAt gives the time in a UUIDv7, ns, to the millisecond.
+func madeAt(id events.RequestID) (at int64, ok bool) {
 	if len(id) < idTime || id[8] != '-' {
-		return false
+		return 0, false
 	}
 	var ms int64
 	for _, c := range []byte(id[:8] + id[9:idTime-1]) {
@@ -119,11 +126,10 @@ func (g *Generations) young(id events.RequestID, at int64) bool {
 		case c >= 'a' && c <= 'f':
 			ms = ms<<4 | int64(c-'a'+10)
 		default:
-			return false
+			return 0, false
 		}
 	}
-	made := ms * 1_000_000
-	return made > at-youngFor && made > g.began+youngFor
+	return ms * 1_000_000, true
 }
 
 // Restore brings a stored record back. One that is in memory already stays as it is.
@@ -263,6 +269,9 @@ func (g *Generations) forget() {
 		if h.changed == 0 && (len(h.Early) == 0 || idle >= earlyFor) {
 			g.unlink(h)
 			delete(g.held, h.ID)
+			if made, ok := madeAt(h.ID); ok {
+				g.left = max(g.left, made)
+			}
 		}
 		h = next
 	}

@@ -187,3 +187,36 @@ func TestNewest(t *testing.T) {
 		}
 	}
 }
+
+// The log's clock was 6 s behind that of who makes the ids, and is put right in the middle of a request: what it has stored leaves memory at once,
+// and is read back for its end.
+func TestAClockThatIsPutRightLosesNothing(t *testing.T) {
+	g, log := New(), eventstest.NewLog(start)
+	apply := func(d events.Data) {
+		r := log.Add(d)
+		g.Apply(&r)
+	}
+	missing := func(d events.Data) []events.RequestID {
+		r := log.Add(d)
+		return g.Missing(nil, &r)
+	}
+	missing(&events.Tick{}) // where this memory begins
+	log.Now += int64(time.Minute)
+	const behind = int64(6 * time.Second)
+	id, next := youngID(log.Now+behind, 1), youngID(log.Now+behind+1_000_000, 2)
+	apply(eventstest.Reserve(id))
+	if got := g.Drain(true); len(got) != 1 {
+		t.Fatalf("%d records are stored, want the one that runs", len(got))
+	}
+	log.Now += behind
+	apply(&events.Tick{})
+	if g.Drain(true); g.Held() != 0 {
+		t.Fatalf("%d records are held, want that it left", g.Held())
+	}
+	if got := missing(eventstest.Release(id)); !slices.Equal(got, []events.RequestID{id}) {
+		t.Errorf("missing are %v, want the one that was stored", got)
+	}
+	if got := missing(eventstest.Reserve(next)); len(got) != 0 {
+		t.Errorf("missing are %v, want none: it is new", got)
+	}
+}
