@@ -25,6 +25,10 @@ const (
 	// answerFor is how long a projector may take to say anything at all.
 	answerFor = 500 * time.Millisecond
 
+	// whyFor is how long it may take to say why it may not answer: longer, as what follows from silence is an allowance. With answerFor it is less
+	// than stoodFor.
+	whyFor = time.Second
+
 	// silentFor is how old the last lease that the log took may be: three of them.
 	silentFor = 3 * reservation.LeaseEvery
 
@@ -182,7 +186,7 @@ func (r *reach) hears(ctx context.Context) bool {
 		}
 		return true
 	}
-	asking, cancel = context.WithTimeout(ctx, answerFor)
+	asking, cancel = context.WithTimeout(ctx, whyFor)
 	defer cancel()
 	why, err := projectors.why(asking)
 	if err == nil && why != "" && r.allowance.Stop(why) {

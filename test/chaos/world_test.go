@@ -141,6 +141,7 @@ type setup struct {
 	env     []string          // of the log's process
 	others  map[string]string // scripts of further upstreams; {{name}} in weir stands for the base URL of one
 	probe   string            // the org whose requests say that a gateway admits. Defaults to strict
+	change  func(w *world)    // of the processes, before they start. Defaults to none
 	servers int               // NATS servers of their own hold the log, so many, and core is the first of them. Defaults to none: a process with the role broker does
 
 	// database has authority and audit in PostgreSQL, keys that are made through the API, and the first gateway manage.
@@ -199,6 +200,9 @@ func newWorld(tb testing.TB, s setup) *world {
 		w.database = postgrestest.Own(tb)
 	}
 	w.processes()
+	if s.change != nil {
+		s.change(w)
+	}
 	w.core.start()
 	for _, p := range w.peers {
 		p.start()
@@ -300,7 +304,7 @@ func (w *world) processes() {
 	}
 	if w.setup.apart {
 		for _, role := range []access.Role{access.Projector, access.Auditor} {
-			path := w.config(string(role), w.joins(string(role), free(w.tb), w.everywhere(), role))
+			path := w.config(string(role), w.joins(string(role), free(w.tb), w.everywhere(), role)+fmt.Sprintf("operators: {listen: %s}\n", free(w.tb)))
 			w.readers = append(w.readers, w.process("serve", "--roles", string(role), "--config", path))
 		}
 	}
@@ -337,7 +341,7 @@ func (w *world) migrate(config string) {
 
 // broker makes the log's own process.
 func (w *world) broker() {
-	core := w.config("core", fmt.Sprintf("listen: %s\ndata_dir: %s\nlog: {listen: %s, credentials: %s}\n", free(w.tb), w.setup.data, w.nats, filepath.Join(w.dir, "credentials")))
+	core := w.config("core", fmt.Sprintf("operators: {listen: %s}\ndata_dir: %s\nlog: {listen: %s, credentials: %s}\n", free(w.tb), w.setup.data, w.nats, filepath.Join(w.dir, "credentials")))
 	roles := "broker,projector,auditor"
 	if w.setup.apart {
 		roles = "broker"
