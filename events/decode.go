@@ -480,6 +480,8 @@ func (p *scanner) verdictsData() *Verdicts {
 			d.Chain = p.text(k)
 		case "verdicts":
 			d.Verdicts = p.verdicts()
+		case "lapses":
+			p.list(func() { d.Lapses = append(d.Lapses, p.lapse()) })
 		default:
 			p.skip()
 		}
@@ -547,6 +549,26 @@ func (p *scanner) verdict(v *Verdict) {
 			p.skip()
 		}
 	}
+}
+
+func (p *scanner) lapse() (l Lapse) {
+	if !p.open('{') {
+		p.failf("a lapse is no object")
+		return l
+	}
+	for first := true; p.more('}', first); first = false {
+		switch k := p.key(); k {
+		case "request":
+			l.Request = RequestID(p.text(k))
+		case "state":
+			l.State = LapseState(p.text(k))
+		case "time":
+			l.Time = p.instant(k)
+		default:
+			p.skip()
+		}
+	}
+	return l
 }
 
 func (p *scanner) list(element func()) {

@@ -381,7 +381,26 @@ func appendVerdictsData(dst []byte, d *Verdicts) []byte {
 	o.str("chain", d.Chain)
 	o.name("verdicts")
 	o.b = AppendVerdicts(o.b, d.Verdicts)
+	if len(d.Lapses) > 0 {
+		o.name("lapses")
+		o.b = appendLapses(o.b, d.Lapses)
+	}
 	return o.end()
+}
+
+func appendLapses(dst []byte, lapses []Lapse) []byte {
+	dst = append(dst, '[')
+	for i := range lapses {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		o := begin(dst)
+		o.word("request", string(lapses[i].Request))
+		o.word("state", string(lapses[i].State))
+		o.time("time", lapses[i].Time)
+		dst = o.end()
+	}
+	return append(dst, ']')
 }
 
 // AppendVerdicts appends verdicts as a JSON array: what a projector answers on a gateway's verdict subject.

@@ -53,7 +53,25 @@ type Verdicts struct {
 	StateHash string // the fold's digest after ToSeq, 16 hex digits
 	Chain     string // SHA-256 over the log up to ToSeq, 64 hex digits; empty if not kept
 	Verdicts  []Verdict
+	Lapses    []Lapse
 }
+
+// Lapse is what became of a running request without a release: the fold's word for readers that do not fold.
+type Lapse struct {
+	Request RequestID
+	State   LapseState
+	Time    int64 // ns since 1970: when, in the fold's time
+}
+
+// LapseState says what became of it.
+type LapseState string
+
+// The states.
+const (
+	LapseBegan LapseState = "lapsed"   // its gateway's lease has ended: what it held is freed, and may come back
+	LapseOver  LapseState = "returned" // its gateway has renewed its lease after all: it runs
+	LapseEnded LapseState = "ended"    // it has ended: it had lapsed for 15 minutes, its time was up, or its gateway began a higher epoch
+)
 
 // Kind is KindVerdicts.
 func (*Verdicts) Kind() Kind       { return KindVerdicts }

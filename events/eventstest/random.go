@@ -212,6 +212,10 @@ func (d draw) verdicts() *events.Verdicts {
 	for range d.small() {
 		v.Verdicts = append(v.Verdicts, d.verdict())
 	}
+	for range d.pick(0, 0, 2) {
+		v.Lapses = append(v.Lapses, events.Lapse{Request: d.request(), Time: d.when(),
+			State: rapid.SampledFrom([]events.LapseState{events.LapseBegan, events.LapseOver, events.LapseEnded}).Draw(d.t, "lapse")})
+	}
 	return v
 }
 

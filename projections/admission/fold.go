@@ -71,7 +71,8 @@ type Fold struct {
 	spare   []*request // memory of settled requests, for the next ones
 	current *waiter    // memory for a reserve that does not wait
 
-	out []events.Verdict
+	out    []events.Verdict
+	lapses []events.Lapse
 
 	Counts Counts
 }
@@ -92,7 +93,7 @@ func New() *Fold {
 
 // Apply folds the log's next record and gives the verdicts that fall with it, in order. They are valid until the next call.
 func (f *Fold) Apply(r *events.Record) []events.Verdict {
-	f.out = f.out[:0]
+	f.out, f.lapses = f.out[:0], f.lapses[:0]
 	f.Counts.Records++
 	f.advance(r.At)
 	f.seq = r.Seq
@@ -125,6 +126,13 @@ func (f *Fold) Apply(r *events.Record) []events.Verdict {
 	}
 	f.wake()
 	return f.out
+}
+
+// Lapses are what became of running requests without a release, with the last record and in order. They are valid until the next Apply.
+func (f *Fold) Lapses() []events.Lapse { return f.lapses }
+
+func (f *Fold) noteLapse(req *request, state events.LapseState) {
+	f.lapses = append(f.lapses, events.Lapse{Request: req.id, State: state, Time: f.now})
 }
 
 // Seq is the sequence of the last record folded.

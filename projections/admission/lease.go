@@ -82,6 +82,7 @@ func (f *Fold) lapse(g *gateway) {
 	f.Counts.Lapses++
 	g.lapsed = true
 	for _, req := range g.running {
+		f.noteLapse(req, events.LapseBegan)
 		for i := range req.charges {
 			f.free(&req.charges[i], lapsed)
 		}
@@ -92,6 +93,7 @@ func (f *Fold) lapse(g *gateway) {
 // comeBack puts back what a lapse had freed.
 func (f *Fold) comeBack(g *gateway) {
 	for _, req := range g.running {
+		f.noteLapse(req, events.LapseOver)
 		for i := range req.charges {
 			f.hold(&req.charges[i])
 		}

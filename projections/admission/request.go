@@ -159,6 +159,7 @@ func (f *Fold) end(req *request) {
 
 // endRequest ends a request that its time, its lapse or a higher epoch has ended.
 func (f *Fold) endRequest(req *request) {
+	f.noteLapse(req, events.LapseEnded)
 	f.end(req)
 	f.closeHold(req)
 	f.settle(req)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/projections/gate"
 )
 
 // settle says where the request stands.
@@ -15,6 +16,9 @@ func (rec *Record) settle() {
 	switch {
 	case rec.Released != nil:
 		rec.endedBy(rec.Released)
+	case rec.Lapsed != 0:
+		rec.State, rec.EndedAt, rec.Outcome = Ended, rec.Lapsed, events.Abandoned
+		rec.Error = &Error{Code: CodeLost, Origin: gate.OriginInfrastructure, Message: "its gateway was lost, or did not say in time how it ended"}
 	case refusal == nil || rec.admitted():
 		rec.settleEarly()
 	default:

@@ -182,6 +182,21 @@ func (c *Claim) need() *int64 {
 	return number(c.Amount)
 }
 
+// lapse takes in what became of a request that runs. What its gateway says of it later, if it does, is believed instead.
+func (rec *Record) lapse(l *events.Lapse) {
+	switch l.State {
+	case events.LapseBegan:
+		rec.Lapsed = Instant(l.Time)
+	case events.LapseOver:
+		rec.Lapsed = 0
+	case events.LapseEnded:
+		if rec.Lapsed == 0 {
+			rec.Lapsed = Instant(l.Time)
+		}
+	}
+	rec.settle()
+}
+
 // refused takes in a refusal that a gateway made by itself.
 func (g *Generations) refused(rec *Record, r *events.Record, d *events.Refused) {
 	if r.ID != "" && slices.ContainsFunc(rec.AdmissionEvents, func(e AdmissionEvent) bool { return e.EventID == r.ID }) {

@@ -102,6 +102,9 @@ func (g *Generations) Missing(dst []events.RequestID, r *events.Record) []events
 		for i := range d.Verdicts {
 			add(d.Verdicts[i].Request)
 		}
+		for i := range d.Lapses {
+			add(d.Lapses[i].Request)
+		}
 	}
 	return dst
 }
@@ -172,6 +175,10 @@ func (g *Generations) Apply(r *events.Record) {
 		for i := range d.Verdicts {
 			v := &d.Verdicts[i]
 			g.on(r, v.Request, false, func(rec *Record) { g.verdict(rec, v) })
+		}
+		for i := range d.Lapses {
+			l := &d.Lapses[i]
+			g.on(r, l.Request, false, func(rec *Record) { rec.lapse(l) })
 		}
 	}
 }

@@ -11,6 +11,10 @@ const (
 // Refused is the outcome of a request of which no attempt was admitted.
 const Refused events.Outcome = "refused"
 
+// CodeLost is the error's code of a request that was lost with its gateway. Its outcome is events.Abandoned; whether it was dispatched, and what
+// it used, is not known.
+const CodeLost = "gateway_lost"
+
 // Record is one request whole, as the log tells it. Its JSON is what is stored and what a client is answered.
 type Record struct {
 	// What OpenRouter's generation object has too. Null: not known, or not yet.
@@ -58,6 +62,7 @@ type Record struct {
 	Attempts        []Attempt        `json:"attempts"`
 
 	Released  *Released `json:"released,omitempty"`   // the release that ended the request
+	Lapsed    Instant   `json:"lapsed,omitempty"`     // when it was lost: its gateway's lease had ended, or its time was up, without a release
 	LeftLocal Instant   `json:"left_local,omitempty"` // when it left the local pool
 	Early     []Early   `json:"early,omitempty"`      // what came before the reserve or verdict that says what it means
 	Truncated bool      `json:"truncated,omitempty"`  // some of it was too much to keep; the log has it all

@@ -112,11 +112,14 @@ func (a *answers) size() int {
 	return int(a.next - a.first)
 }
 
-// decided is a verdict that can be kept, and the sequence of the record with which it fell.
+// decided is a verdict that can be kept, or a lapse, and the sequence of the record with which it fell.
 type decided struct {
 	verdict events.Verdict
 	fell    uint64
+	lapse   events.Lapse // with a request: it stands here in place of a verdict
 }
+
+func (d *decided) isLapse() bool { return d.lapse.Request != "" }
 
 // keepable copies what of a verdict points into its reserve's message, so that keeping the one does not keep the other.
 func keepable(v *events.Verdict, gateway events.Gateway) events.Verdict {

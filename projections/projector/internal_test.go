@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
 	"pgregory.net/rapid"
 
@@ -62,7 +63,7 @@ func verdict(n int) events.Verdict {
 // fill decides n verdicts with the record at a sequence, and ends the batch.
 func fill(p *packs, from *int, n int, seq uint64) {
 	for range n {
-		p.add(decided{verdict(*from), seq})
+		p.add(decided{verdict: verdict(*from), fell: seq})
 		*from++
 	}
 	p.digest(seq, seq)
@@ -116,7 +117,7 @@ func TestPacksOfAnotherWriter(t *testing.T) {
 	p, n := &packs{from: 1}, 0
 	fill(p, &n, 2, 1)
 	for seq := uint64(2); seq < 6; seq++ { // one batch of four messages
-		p.add(decided{verdict(n), seq})
+		p.add(decided{verdict: verdict(n), fell: seq})
 		p.digest(seq, seq)
 		n++
 	}
@@ -125,6 +126,55 @@ func TestPacksOfAnotherWriter(t *testing.T) {
 	d, _ := p.cut()
 	if d.FromSeq != 4 || d.ToSeq != 5 || len(d.Verdicts) != 2 || d.Verdicts[0].Seq != 4 {
 		t.Errorf("%+v", d)
+	}
+}
+
+// Lapses go into packs in their places among the verdicts, and through snapshots.
+func TestLapsesAreInPacks(t *testing.T) {
+	lapse := func(n int, state events.LapseState) events.Lapse {
+		return events.Lapse{Request: events.RequestID(fmt.Sprintf("r%d", n)), State: state, Time: int64(n)}
+	}
+	p := &packs{from: 1}
+	p.add(decided{verdict: verdict(0), fell: 1})
+	p.add(decided{fell: 1, lapse: lapse(7, events.LapseBegan)})
+	p.add(decided{verdict: verdict(1), fell: 2})
+	p.digest(2, 2)
+	p.ended(2, 2, journal.Chain{2})
+	for n := range packMost + 1 { // all of one message
+		p.add(decided{fell: 3, lapse: lapse(n, events.LapseEnded)})
+	}
+	p.digest(3, 3)
+	p.ended(3, 3, journal.Chain{3})
+	s := save(p.pending, true)
+	loaded, err := s.load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := &packs{from: 1, pending: loaded}
+	again.digest(3, 3)
+	again.ended(3, 3, journal.Chain{3})
+	if diff := cmp.Diff(p.pending, loaded, cmp.AllowUnexported(decided{})); diff != "" {
+		t.Errorf("- kept, + loaded:\n%s", diff)
+	}
+	d, _ := p.cut()
+	if d.FromSeq != 1 || d.ToSeq != 2 || len(d.Verdicts) != 2 || len(d.Lapses) != 1 || d.Lapses[0] != lapse(7, events.LapseBegan) || d.Chain == "" {
+		t.Fatalf("the first pack is %+v", d)
+	}
+	for _, held := range []*packs{p, again} {
+		held.written(d)
+		d, _ := held.cut()
+		if d.FromSeq != 3 || d.ToSeq != 3 || len(d.Verdicts) != 0 || len(d.Lapses) != packMost || d.Lapses[packMost-1] != lapse(packMost-1, events.LapseEnded) {
+			t.Fatalf("the second pack is %+v", d)
+		}
+		held.written(d)
+		held.written(d)
+		if d, _ = held.cut(); d.FromSeq != 3 || d.ToSeq != 3 || len(d.Lapses) != 1 || d.Chain == "" {
+			t.Errorf("the last pack is %+v", d)
+		}
+		held.written(d)
+		if len(held.pending) != 0 || held.from != 4 {
+			t.Errorf("%d are left, from %d", len(held.pending), held.from)
+		}
 	}
 }
 
@@ -150,7 +200,7 @@ func TestAnswersForget(t *testing.T) {
 	if got := a.newest(3, 2); len(got) != 0 {
 		t.Errorf("too old: %+v", got)
 	}
-	a.keep([]decided{{verdict(-1), 1}}, keepFor+2)
+	a.keep([]decided{{verdict: verdict(-1), fell: 1}}, keepFor+2)
 	if a.size() != 1 || len(a.index) != 1 {
 		t.Errorf("%d answers are kept after a minute", a.size())
 	}

@@ -175,6 +175,9 @@ func (l *loop) take(b *batch) error {
 		for _, v := range l.fold.Apply(r) {
 			l.decide(&v, r.Seq)
 		}
+		for _, lapse := range l.fold.Lapses() {
+			l.packs.add(decided{fell: r.Seq, lapse: lapse})
+		}
 		if l.p.cfg.Traced != nil && r.TraceParent != "" && give {
 			l.p.cfg.Traced(r, l.now, l.p.cfg.Now())
 		}
@@ -224,7 +227,7 @@ func (l *loop) end(b *batch, give bool) {
 func (l *loop) decide(v *events.Verdict, seq uint64) {
 	r := l.out.to(v.Gateway)
 	l.out.add(r, v)
-	d := decided{keepable(v, r.gateway), seq}
+	d := decided{verdict: keepable(v, r.gateway), fell: seq}
 	l.fell = append(l.fell, d)
 	l.packs.add(d)
 	l.stats.Verdicts++

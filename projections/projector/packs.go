@@ -23,7 +23,7 @@ const (
 
 var verdictsSubject = events.Subject{Org: events.Platform, Kind: events.KindVerdicts}.String()
 
-// packs are the verdicts that are not in the log yet, and what is needed to check those that are.
+// packs are the verdicts and lapses that are not in the log yet, and what is needed to check those that are.
 type packs struct {
 	pending []decided
 	base    uint64 // how many verdicts came before pending[0]
@@ -112,12 +112,9 @@ func (p *packs) written(d *events.Verdicts) {
 		n++
 	}
 	// A message may decide more than one pack holds: then the pack ends somewhere among its verdicts.
-	if len(d.Verdicts) > 0 {
-		last := &d.Verdicts[len(d.Verdicts)-1]
-		for i := n; i < len(p.pending) && p.pending[i].fell == d.ToSeq; i++ {
-			if v := &p.pending[i].verdict; v.Request == last.Request && v.Attempt == last.Attempt {
-				n = i + 1
-			}
+	for i := n; i < len(p.pending) && p.pending[i].fell == d.ToSeq; i++ {
+		if p.pending[i].endsIn(d) {
+			n = i + 1
 		}
 	}
 	p.drop(n)
@@ -145,11 +142,25 @@ func (p *packs) cut() (d *events.Verdicts, upTo uint64) {
 		d.ToSeq = p.pending[n-1].fell
 		d.StateHash, _ = p.digestAt(d.ToSeq)
 	}
-	d.Verdicts = make([]events.Verdict, n)
-	for i := range d.Verdicts {
-		d.Verdicts[i] = p.pending[i].verdict
+	d.Verdicts = make([]events.Verdict, 0, n)
+	for i := range n {
+		if p.pending[i].isLapse() {
+			d.Lapses = append(d.Lapses, p.pending[i].lapse)
+		} else {
+			d.Verdicts = append(d.Verdicts, p.pending[i].verdict)
+		}
 	}
 	return d, p.base + uint64(n)
+}
+
+// endsIn says whether it is the last verdict, or the last lapse, of a pack.
+func (d *decided) endsIn(pack *events.Verdicts) bool {
+	if d.isLapse() {
+		n := len(pack.Lapses)
+		return n > 0 && pack.Lapses[n-1] == d.lapse
+	}
+	n := len(pack.Verdicts)
+	return n > 0 && pack.Verdicts[n-1].Request == d.verdict.Request && pack.Verdicts[n-1].Attempt == d.verdict.Attempt
 }
 
 // check compares a pack of verdicts in the log with what was folded here.

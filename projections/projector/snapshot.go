@@ -59,17 +59,32 @@ type saved struct {
 	Gateways []events.Gateway `json:"gateways"`
 	Fell     []uint64         `json:"fell,omitempty"`
 	Verdicts json.RawMessage  `json:"verdicts"`
+	Lapses   []savedLapse     `json:"lapses,omitempty"`
+}
+
+// savedLapse is a lapse among verdicts.
+type savedLapse struct {
+	Before int    `json:"before"` // how many verdicts stand before it
+	Fell   uint64 `json:"fell"`
+
+	Request events.RequestID  `json:"request"`
+	State   events.LapseState `json:"state"`
+	Time    int64             `json:"time"` // ns since 1970
 }
 
 func save(all []decided, fell bool) saved {
-	s := saved{Gateways: make([]events.Gateway, len(all)), Verdicts: []byte{'['}}
+	s := saved{Gateways: make([]events.Gateway, 0, len(all)), Verdicts: []byte{'['}}
 	for i := range all {
-		s.Gateways[i] = all[i].verdict.Gateway
+		if l := &all[i].lapse; all[i].isLapse() {
+			s.Lapses = append(s.Lapses, savedLapse{len(s.Gateways), all[i].fell, l.Request, l.State, l.Time})
+			continue
+		}
+		if len(s.Gateways) > 0 {
+			s.Verdicts = append(s.Verdicts, ',')
+		}
+		s.Gateways = append(s.Gateways, all[i].verdict.Gateway)
 		if fell {
 			s.Fell = append(s.Fell, all[i].fell)
-		}
-		if i > 0 {
-			s.Verdicts = append(s.Verdicts, ',')
 		}
 		s.Verdicts = events.AppendVerdict(s.Verdicts, &all[i].verdict)
 	}
@@ -85,14 +100,24 @@ func (s *saved) load() ([]decided, error) {
 	if len(verdicts) != len(s.Gateways) || len(s.Fell) > 0 && len(s.Fell) != len(verdicts) {
 		return nil, errors.New("verdicts without their gateways")
 	}
-	all := make([]decided, len(verdicts))
-	for i := range verdicts {
-		all[i].verdict = verdicts[i]
-		all[i].verdict.Gateway = s.Gateways[i]
-		if len(s.Fell) > 0 {
-			all[i].fell = s.Fell[i]
+	all := make([]decided, 0, len(verdicts)+len(s.Lapses))
+	lapses := s.Lapses
+	upTo := func(n int) {
+		for ; len(lapses) > 0 && lapses[0].Before <= n; lapses = lapses[1:] {
+			l := &lapses[0]
+			all = append(all, decided{fell: l.Fell, lapse: events.Lapse{Request: l.Request, State: l.State, Time: l.Time}})
 		}
 	}
+	for i := range verdicts {
+		upTo(i)
+		d := decided{verdict: verdicts[i]}
+		d.verdict.Gateway = s.Gateways[i]
+		if len(s.Fell) > 0 {
+			d.fell = s.Fell[i]
+		}
+		all = append(all, d)
+	}
+	upTo(len(verdicts))
 	return all, nil
 }
 

@@ -165,6 +165,44 @@ func lateTrueUp(t *testing.T, n *node) {
 	}
 }
 
+// A request whose gateway died is ended by its lapse, also when its record has left memory; what comes late is believed.
+func TestLost(t *testing.T) { onEach(t, lostRequests) }
+
+func lostRequests(t *testing.T, n *node) {
+	lapse := func(k int, state events.LapseState, at int64) *events.Verdicts {
+		return &events.Verdicts{Rules: 1, Lapses: []events.Lapse{{Request: id(k), State: state, Time: at}}}
+	}
+	first := n.run(nil)
+	n.admit(reserve(1))
+	n.admit(reserve(2))
+	n.stored(first, n.state(&events.Tick{}))
+	first.stop()
+	n.run(nil)
+	at := time.Now().UnixNano()
+	n.state(lapse(1, events.LapseBegan, at), lapse(2, events.LapseBegan, at))
+	lost := func(rec *generation.Record) bool {
+		return rec.State == generation.Ended && rec.Outcome == events.Abandoned
+	}
+	for k := 1; k <= 2; k++ {
+		if rec := n.await(id(k), "lost", lost); int64(rec.EndedAt) != at || rec.Error == nil || rec.Error.Code != generation.CodeLost || rec.Cost.Settled {
+			t.Errorf("request %d is %+v, %+v", k, rec, rec.Error)
+		}
+	}
+	found, err := n.reader().List(context.Background(), &generation.Filter{Org: eventstest.Org, Outcome: events.Abandoned, Limit: 10})
+	if err != nil || len(found) != 2 || found[0].ErrorCode != generation.CodeLost {
+		t.Errorf("those abandoned are %+v (%v)", found, err)
+	}
+	n.state(lapse(2, events.LapseOver, at+1))
+	n.await(id(2), "back", func(rec *generation.Record) bool { return rec.State == generation.InProgress && rec.Error == nil })
+	n.state(eventstest.Final(id(1), 250, 40, 91_000), eventstest.Release(id(1)))
+	if rec := n.await(id(1), "released", func(rec *generation.Record) bool { return rec.Outcome == events.Completed }); rec.TotalCost != 91_000 || rec.Error != nil {
+		t.Errorf("after a late release: %+v", rec)
+	}
+	// A stray's release comes under the platform's org, as its gateway no longer knows the request's.
+	n.stateOf(events.Platform, &events.Release{Request: id(2), Gateway: eventstest.Gateway, Outcome: events.Abandoned})
+	n.await(id(2), "released as a stray", func(rec *generation.Record) bool { return lost(rec) && rec.Released != nil })
+}
+
 // Of two auditors one writes; when it stops the other goes on.
 func TestTheLease(t *testing.T) { onEach(t, theLease) }
 

@@ -122,6 +122,12 @@ func (n *node) connect(roles ...access.Role) *nats.Conn {
 // state appends facts to the log, each under an id of its own, and gives the sequence of the last.
 func (n *node) state(facts ...events.Data) (seq uint64) {
 	n.t.Helper()
+	return n.stateOf("", facts...)
+}
+
+// stateOf appends facts of an org; "": of their own.
+func (n *node) stateOf(org events.Org, facts ...events.Data) (seq uint64) {
+	n.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for _, d := range facts {
@@ -129,7 +135,11 @@ func (n *node) state(facts ...events.Data) (seq uint64) {
 		if d.Kind().FromGateway() {
 			gateway = eventstest.Gateway
 		}
-		m, err := journal.Encode(eventstest.Event(fmt.Sprint("e", n.ids.Add(1)), d), gateway)
+		ev := eventstest.Event(fmt.Sprint("e", n.ids.Add(1)), d)
+		if org != "" {
+			ev.Org = org
+		}
+		m, err := journal.Encode(ev, gateway)
 		if err != nil {
 			n.t.Fatal(err)
 		}

@@ -225,13 +225,15 @@ type verifier struct {
 	orgs     map[events.Org]events.Org // one copy of each name
 	money    money
 
+	lapsed map[events.RequestID]uint64 // requests that were lost, and the sequence that says so
+
 	corrected map[attemptKey]bool // attempts that the log corrects; nil: not known before it is read
 	newest    map[attemptKey]usage.Line
 }
 
 func newVerifier() *verifier {
 	return &verifier{usage: usage.New(admission.New()), whole: true, places: make([]placeMark, placesKept), waiting: map[verdictKey]string{},
-		newest: map[attemptKey]usage.Line{}, attempts: map[attemptKey]*attemptBill{}, lines: map[string]*lineMark{}, orgs: map[events.Org]events.Org{}, money: newMoney(),
+		newest: map[attemptKey]usage.Line{}, attempts: map[attemptKey]*attemptBill{}, lines: map[string]*lineMark{}, orgs: map[events.Org]events.Org{}, money: newMoney(), lapsed: map[events.RequestID]uint64{},
 		report: verification{Difference: []difference{}, Notes: []string{}, Days: []dayRow{}}}
 }
 
@@ -344,6 +346,9 @@ func (v *verifier) pack(d *events.Verdicts, seq uint64) {
 	for i := range d.Verdicts {
 		v.compare(&d.Verdicts[i], seq)
 	}
+	for i := range d.Lapses {
+		v.lapse(&d.Lapses[i], seq)
+	}
 	n := 0
 	for ; n < len(v.order) && v.order[n].fell < d.ToSeq; n++ {
 		v.missing(v.order[n])
@@ -364,6 +369,15 @@ func (v *verifier) compare(d *events.Verdict, seq uint64) {
 	case d.Seq > v.begins():
 		v.differs(difference{What: "a verdict that the log does not give", Request: d.Request, Attempt: d.Attempt, Seq: seq, Kept: kept})
 	}
+}
+
+// lapse notes a request that was lost, until it is not.
+func (v *verifier) lapse(l *events.Lapse, seq uint64) {
+	if l.State == events.LapseOver {
+		delete(v.lapsed, l.Request)
+		return
+	}
+	v.lapsed[events.RequestID(strings.Clone(string(l.Request)))] = seq
 }
 
 // begins is the sequence from which the fold was begun.

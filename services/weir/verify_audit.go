@@ -113,6 +113,7 @@ func otherwise(rec *generation.Record, k *audit.Kept) string {
 func (v *verifier) audit(ctx context.Context, records auditRecords, log journal.Info) error {
 	k := &keptCount{}
 	seen := map[attemptKey]bool{}
+	runs := map[events.RequestID]uint64{} // by the audit, as of which sequence
 	position, gone, err := records.each(ctx, log, func(rec *generation.Record, otherwise string) error {
 		if otherwise != "" {
 			v.differs(difference{What: "an audit record's columns", Org: rec.Org, Day: dayOf(int64(rec.CreatedAt)), Request: rec.ID, Kept: otherwise})
@@ -122,12 +123,20 @@ func (v *verifier) audit(ctx context.Context, records auditRecords, log journal.
 			return nil
 		}
 		v.audited(k, rec, seen)
+		if rec.State == generation.InProgress {
+			runs[rec.ID] = rec.AsOf.Seq
+		}
 		return nil
 	})
 	if err != nil || gone == nil {
 		return err
 	}
 	v.report.Audit = k
+	for id, seq := range runs {
+		if lost, says := v.lapsed[id]; says && lost <= position {
+			v.differs(difference{What: "the audit has a request that runs, and it was lost", Request: id, Seq: lost, Kept: fmt.Sprintf("as of sequence %d", seq)})
+		}
+	}
 	for key, b := range v.attempts {
 		switch {
 		case seen[key] || !b.final:

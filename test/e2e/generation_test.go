@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
 
+	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/test/e2e/stack"
 )
 
@@ -19,6 +21,8 @@ type record struct {
 	State                  string
 	Outcome                string
 	Status                 int
+	EndedAt                time.Time `json:"ended_at"`
+	Error                  struct{ Code string }
 	NativeTokensPrompt     int64  `json:"native_tokens_prompt"`
 	NativeTokensCompletion int64  `json:"native_tokens_completion"`
 	UsageQuality           string `json:"usage_quality"`
@@ -53,6 +57,42 @@ func generation(t *testing.T, url, key, id string) (r record) {
 		return r.State == "ended"
 	})
 	return r
+}
+
+// lost fails the test unless so many requests were lost with their gateway, and their records end with its lease: 10 s after its last sign of
+// life, and what the log stood still.
+func (c *cluster) lost(t *testing.T, story *stack.Story, want int) {
+	t.Helper()
+	const ttl, silent = 10 * time.Second, 2 * time.Second
+	n := 0
+	for _, id := range story.Order {
+		trail := story.Requests[id]
+		if !trail.Admitted() || len(trail.Ended()) > 0 {
+			continue
+		}
+		n++
+		ends, last := int64(0), int64(0)
+		for i := range story.Records {
+			r := &story.Records[i]
+			if gap := r.At - last; last > 0 && gap > int64(silent) {
+				ends += gap
+			}
+			last = r.At
+			switch r.Data.(type) {
+			case *events.Lease, *events.Reserve:
+				if r.Gateway == trail.Reserves[0].Gateway {
+					ends = r.At + int64(ttl)
+				}
+			}
+		}
+		r := generation(t, c.urls[0], "demo", string(id))
+		if late := r.EndedAt.Sub(time.Unix(0, ends)); r.Outcome != "abandoned" || r.Error.Code != "gateway_lost" || r.Cost.Settled || late.Abs() > time.Second {
+			t.Errorf("%s from its lease's end: %+v", late, r)
+		}
+	}
+	if n != want {
+		t.Errorf("%d requests have no release, want %d", n, want)
+	}
 }
 
 // TestGeneration: what became of each request can be read by keys of its org, at whichever gateway, and by no other.

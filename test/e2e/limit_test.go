@@ -168,6 +168,7 @@ func TestKilledGateway(t *testing.T) {
 		t.Errorf("tokens charged to the org this minute: %d before, %d after", before, after)
 	}
 	c.urls = c.urls[1:]
+	c.lost(t, story, atOnce)
 	stack.Eventually(t, "the upstream's calls are cancelled", func() bool { return c.slow.Ledger().Totals().Live == 0 })
 	c.fits(t, atOnce)
 }
