@@ -116,6 +116,20 @@ func poolForm(of *pool, all []pool) *form {
 	return f
 }
 
+// assignable offers the connections that the new pool may be of.
+func assignable(f *form, all []connection) {
+	options := []option{{Value: "", Label: "None"}}
+	for _, c := range all {
+		if !c.Declared {
+			options = append(options, option{Value: c.ID, Label: c.Provider + " " + c.Title()})
+		}
+	}
+	if len(options) > 1 {
+		f.Fields = append(f.Fields, field{Name: "connection_id", Label: "Connection", Options: options,
+			Hint: "Of the same provider: it is assigned to the pool at once. Requests through a connection without a pool are refused."})
+	}
+}
+
 // poolBody makes the API's body of a pool's form.
 func poolBody(v url.Values) map[string]any {
 	return map[string]any{"provider": optional(v.Get("provider")), "rpm": number(v.Get("rpm")), "tpm": number(v.Get("tpm")), "concurrency": number(v.Get("concurrency")),
@@ -123,11 +137,13 @@ func poolBody(v url.Values) map[string]any {
 }
 
 func (h *Handler) newPool(w http.ResponseWriter, r *http.Request, who *me) error {
-	all, _, err := h.capacity(r)
+	all, connections, err := h.capacity(r)
 	if err != nil {
 		return err
 	}
-	return h.showPoolForm(w, http.StatusOK, who, &poolPage{Form: poolForm(nil, all), Write: who.Writes()}, "")
+	f := poolForm(nil, all)
+	assignable(f, connections)
+	return h.showPoolForm(w, http.StatusOK, who, &poolPage{Form: f, Write: who.Writes()}, "")
 }
 
 func (h *Handler) showPoolForm(w http.ResponseWriter, status int, who *me, p *poolPage, notice string) error {
@@ -143,7 +159,9 @@ func (h *Handler) createPool(w http.ResponseWriter, r *http.Request, who *me) er
 	if err := r.ParseForm(); err != nil {
 		return err
 	}
-	out, err := h.call(r, http.MethodPost, "/api/quota-pools", poolBody(r.PostForm))
+	body := poolBody(r.PostForm)
+	body["connection_id"] = optional(r.PostForm.Get("connection_id"))
+	out, err := h.call(r, http.MethodPost, "/api/quota-pools", body)
 	if err != nil {
 		return h.again(w, r, who, nil, err)
 	}
@@ -161,6 +179,9 @@ func (h *Handler) again(w http.ResponseWriter, r *http.Request, who *me, of *poo
 		return err
 	}
 	f := poolForm(of, all)
+	if of == nil {
+		assignable(f, connections)
+	}
 	for i := range f.Fields {
 		f.Fields[i].Value = r.PostForm.Get(f.Fields[i].Name)
 		choose(f.Fields[i].Options, f.Fields[i].Value)

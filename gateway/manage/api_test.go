@@ -210,6 +210,23 @@ func TestBindAConnection(t *testing.T) {
 	if got := owner.do("GET", "/api/quota-pools/"+pool, nil).is(200)["connection_ids"].([]any); len(got) != 1 || got[0] != mine {
 		t.Errorf("%v", got)
 	}
+	// In one step: the pool takes the connection in, or the connection names the pool.
+	made := func(connection string) *reply {
+		return owner.do("POST", "/api/quota-pools", obj("provider", "azure", "rpm", 5, "tpm", 5, "concurrency", 5, "connection_id", connection))
+	}
+	made(mine).refuses(400, "is a connection of openai: the pool is of azure")
+	made(theirs).refuses(400, "there is no such connection of this org")
+	if n := len(owner.do("GET", "/api/quota-pools", nil).is(200)["pools"].([]any)); n != 1 {
+		t.Errorf("%d pools: one was made although its connection was refused", n)
+	}
+	got := made(azure).is(201)
+	if c := s.mirror.Current().Connections[azure]; c.Pool != got["id"] || got["connection_ids"].([]any)[0] != azure {
+		t.Errorf("%+v of %v", c, got)
+	}
+	whole := s.admin("POST", "/admin/connections", obj("org", "acme", "provider", "openai", "pool", pool)).is(201)["id"].(string)
+	if c := s.mirror.Current().Connections[whole]; c.Pool != pool {
+		t.Errorf("%+v", c)
+	}
 	filed := s.person("filed", "ann@filed.example", "owner")
 	own := filed.do("POST", "/api/quota-pools", obj("provider", "openai", "rpm", 5, "tpm", 5, "concurrency", 5, "parent_pool_id", "filed-pool")).is(201)["id"].(string)
 	filed.do("POST", "/api/quota-pools/"+own+"/bind", obj("connection_id", "filed-connection")).refuses(409, "is declared in the files")

@@ -105,16 +105,27 @@ func noPool() *problem {
 	return problemf(http.StatusNotFound, "not_found", "there is no such pool of this org")
 }
 
+// createPool makes a pool, and in the same change assigns a connection to it if one is named: a connection without a pool is refused requests.
 func (h *Handler) createPool(w http.ResponseWriter, r *http.Request, u *authority.UserRecord) error {
 	p := authority.PoolRecord{Org: u.Org, CreatedAt: h.config.Now().UTC()}
-	err := read(w, r, func(o *object) { readPool(o, &p, authority.CustomerProviders(), "parent_pool_id") })
+	connection := ""
+	err := read(w, r, func(o *object) {
+		readPool(o, &p, authority.CustomerProviders(), "parent_pool_id")
+		connection = o.text("connection_id", authority.MaxName)
+	})
 	if err == nil {
 		p.ID, err = h.newID()
 	}
 	if err != nil {
 		return err
 	}
-	if err := h.change(r, "user "+u.ID, func(tx *store.Tx) error { return savePool(tx, &p, "parent_pool_id") }); err != nil {
+	err = h.change(r, "user "+u.ID, func(tx *store.Tx) error {
+		if err := savePool(tx, &p, "parent_pool_id"); err != nil || connection == "" {
+			return err
+		}
+		return bind(tx, &p, connection)
+	})
+	if err != nil {
 		return err
 	}
 	return h.answerPool(w, http.StatusCreated, u.Org, p.ID, false)
@@ -199,30 +210,34 @@ func (h *Handler) bindPool(w http.ResponseWriter, r *http.Request, u *authority.
 	}
 	pool := r.PathValue("id")
 	err := h.change(r, "user "+u.ID, func(tx *store.Tx) error {
-		st := tx.State.Org(u.Org)
-		p := st.Pools[pool]
+		p := tx.State.Org(u.Org).Pools[pool]
 		if p == nil {
 			return noPool()
 		}
-		c := st.Connections[connection]
-		if c == nil {
-			if file := tx.Static.Connections[connection]; file != nil && file.Org == u.Org {
-				return problemf(http.StatusConflict, "conflict", "the connection is declared in the files: it is bound there")
-			}
-			return invalid("connection_id", shorten(connection), "there is no such connection of this org")
-		}
-		if c.Provider != p.Provider {
-			return invalid("connection_id", connection, "is a connection of %s: the pool is of %s", c.Provider, p.Provider)
-		}
-		bound := *c
-		bound.Pool = pool
-		tx.Put(&bound)
-		return nil
+		return bind(tx, p, connection)
 	})
 	if err == nil {
 		answer(w, http.StatusOK, map[string]string{"pool_id": pool, "connection_id": connection})
 	}
 	return err
+}
+
+// bind assigns a connection of a pool's org to it.
+func bind(tx *store.Tx, p *authority.PoolRecord, connection string) error {
+	c := tx.State.Org(p.Org).Connections[connection]
+	if c == nil {
+		if file := tx.Static.Connections[connection]; file != nil && file.Org == p.Org {
+			return problemf(http.StatusConflict, "conflict", "the connection is declared in the files: it is bound there")
+		}
+		return invalid("connection_id", shorten(connection), "there is no such connection of this org")
+	}
+	if c.Provider != p.Provider {
+		return invalid("connection_id", connection, "is a connection of %s: the pool is of %s", c.Provider, p.Provider)
+	}
+	bound := *c
+	bound.Pool = p.ID
+	tx.Put(&bound)
+	return nil
 }
 
 // ownerOf reads the org that a pool or connection is of: the house's without one.

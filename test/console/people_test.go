@@ -122,6 +122,14 @@ func TestPoolsAreMadeAndAssigned(t *testing.T) {
 	tab.Sees("900 requests")
 	tab.Go(d.url + "/console/limits")
 	tab.Shot("limits-with-pool")
+	tab.Go(d.url + "/console/pools/new") // and in one step
+	for name, value := range map[string]string{"provider": "anthropic", "rpm": "5", "tpm": "5000", "concurrency": "2"} {
+		tab.Fill("[name="+name+"]", value)
+	}
+	browsertest.Eval[string](tab, `(s => s.value = [...s.options].find(o => o.text.includes("Claude")).value)(document.querySelector("[name=connection_id]"))`)
+	tab.Leave("form.form button.main")
+	tab.Sees("The pool is made")
+	tab.Sees("this one")
 	calm(t, tab, "pools")
 }
 
