@@ -24,10 +24,14 @@ const (
 // LeaseConfig says which lease.
 type LeaseConfig struct {
 	JetStream jetstream.JetStream
-	Bucket    string // made if there is none and it may be
+	Bucket    string // made if there is none, but for Joins
 	Key       string // of the lease, as projector.writer
 	Holder    string // who would hold it: the process's name
 	Replicas  int    // of the bucket if it is made; Defaults to 1
+
+	// Joins says that the bucket is for others to make: until it is there it is looked for, and nothing else. Missing, if any, is told once.
+	Joins   bool
+	Missing func()
 
 	// Now is the clock; only its differences count. Defaults to time.Now.
 	Now func() time.Time
@@ -125,6 +129,13 @@ func (l *Lease) open(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, callFor)
 	defer cancel()
 	bucket, err := l.cfg.JetStream.KeyValue(ctx, l.cfg.Bucket)
+	if errors.Is(err, jetstream.ErrBucketNotFound) && l.cfg.Joins {
+		if l.cfg.Missing != nil {
+			l.cfg.Missing()
+			l.cfg.Missing = nil
+		}
+		return false
+	}
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		bucket, err = l.cfg.JetStream.CreateKeyValue(ctx, jetstream.KeyValueConfig{
 			Bucket: l.cfg.Bucket, Description: "Weir: who is the one writer of a projection", Replicas: max(1, l.cfg.Replicas),

@@ -77,7 +77,7 @@ func (a *Auditor) Ratio(model string) estimator.Ratio {
 // Run writes records until ctx ends, while it holds the lease if it is not alone. Then it writes what it has and returns nil. A broker that
 // is away is waited for. The error is of a connection that was closed, or of a log that cannot be read for another reason than its loss.
 func (a *Auditor) Run(ctx context.Context) error {
-	return follow.Election{Conn: a.cfg.Conn, Role: access.Auditor, Name: a.cfg.Name, Replicas: a.cfg.Replicas, Now: a.cfg.Now, Alone: a.cfg.Alone}.
+	return follow.Election{Conn: a.cfg.Conn, Role: access.Auditor, Name: a.cfg.Name, Replicas: a.cfg.Replicas, Now: a.cfg.Now, Alone: a.cfg.Alone, Joins: a.cfg.Joins, Logger: a.cfg.Logger}.
 		Turns(ctx, a.work)
 }
 

@@ -56,6 +56,9 @@ type Config struct {
 	// crash a lease takes 3 s to run out. Defaults to false.
 	Alone bool
 
+	// Joins says that the bucket in which is elected is for another process to make, a projector's, and is waited for. Defaults to false.
+	Joins bool
+
 	// Store keeps the records. Defaults to the bucket "generations".
 	Store Store
 

@@ -108,7 +108,7 @@ func (b *Biller) Run(ctx context.Context) error {
 		return fmt.Errorf("run the biller: %w", err)
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	election := follow.Election{Conn: b.cfg.Conn, Role: access.Biller, Name: b.cfg.Name, Replicas: b.cfg.Replicas, Now: b.cfg.Now, Alone: b.cfg.Alone}
+	election := follow.Election{Conn: b.cfg.Conn, Role: access.Biller, Name: b.cfg.Name, Replicas: b.cfg.Replicas, Now: b.cfg.Now, Alone: b.cfg.Alone, Joins: b.cfg.Joins, Logger: b.cfg.Logger}
 	group.Go(func() error {
 		defer b.writing.Store(false)
 		return election.Run(ctx, b.writing.Store, (&worker{b: b, stream: s}).run)

@@ -35,6 +35,9 @@ type Config struct {
 	// crash a lease takes 3 s to run out. Defaults to false.
 	Alone bool
 
+	// Joins says that the bucket in which is elected is for another process to make, a projector's, and is waited for. Defaults to false.
+	Joins bool
+
 	// MaxAge is how long the stream keeps a line. It must not be shorter than the log keeps its events. Defaults to 400 days.
 	MaxAge time.Duration
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -21,6 +22,10 @@ type Election struct {
 	Name     string // the process's own
 	Replicas int
 	Now      func() time.Time
+
+	// Joins says that another process makes the bucket in which is elected: a projector. Until then it is waited for, as Logger is told.
+	Joins  bool
+	Logger *slog.Logger
 
 	// Alone says that there can be no other process with the role, as with a broker in this process that does not listen: no lease is
 	// sought. After a crash a lease takes 3 s to run out.
@@ -42,7 +47,8 @@ func (e Election) Run(ctx context.Context, held func(bool), work func(context.Co
 	if err != nil {
 		return fmt.Errorf("use JetStream: %w", err)
 	}
-	lease := kv.NewLease(kv.LeaseConfig{JetStream: js, Bucket: access.BucketLeases, Key: string(e.Role), Holder: e.Name, Replicas: e.Replicas, Now: e.Now})
+	missing := func() { e.Logger.Warn("waits for a projector, which makes what is needed to agree on the one that writes", "role", e.Role) }
+	lease := kv.NewLease(kv.LeaseConfig{JetStream: js, Bucket: access.BucketLeases, Key: string(e.Role), Holder: e.Name, Replicas: e.Replicas, Now: e.Now, Joins: e.Joins, Missing: missing})
 	group, ctx := errgroup.WithContext(ctx)
 	leased, release := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error { return lease.Run(leased, held) })

@@ -198,7 +198,7 @@ func (n *node) project() (err error) {
 		registerProjector(n.registry, n.projector)
 	}
 	if n.has(roleAuditor) {
-		cfg := auditor.Config{Conn: n.conn, Log: n.log, Source: n.follow(), Name: n.name, Alone: n.alone(), Replicas: n.config.Log.Replicas, Logger: n.logger,
+		cfg := auditor.Config{Conn: n.conn, Log: n.log, Source: n.follow(), Name: n.name, Alone: n.alone(), Joins: n.joins(), Replicas: n.config.Log.Replicas, Logger: n.logger,
 			Store: n.audited(), TTL: n.config.Audit.Retention}
 		if n.auditor, err = auditor.New(cfg); err != nil {
 			return err
@@ -223,7 +223,7 @@ func (n *node) bill() (err error) {
 	if !n.has(roleBiller) {
 		return nil
 	}
-	cfg := biller.Config{Conn: n.conn, Log: n.log, Source: n.follow(), Name: n.name, DataDir: n.config.DataDir, Alone: n.alone(), Replicas: n.config.Log.Replicas, Logger: n.logger,
+	cfg := biller.Config{Conn: n.conn, Log: n.log, Source: n.follow(), Name: n.name, DataDir: n.config.DataDir, Alone: n.alone(), Joins: n.joins(), Replicas: n.config.Log.Replicas, Logger: n.logger,
 		Usage: n.tables(), Exports: exportsOf(n.config)}
 	if n.biller, err = biller.New(cfg); err != nil {
 		return err
@@ -234,6 +234,9 @@ func (n *node) bill() (err error) {
 
 // alone says that no other process can have a role of this one's log.
 func (n *node) alone() bool { return n.broker != nil && n.config.Log.Listen == "" }
+
+// joins says that what all processes agree in is made by others: where the log is another's, by a projector.
+func (n *node) joins() bool { return n.broker == nil && !n.has(roleProjector) }
 
 // dynamic opens the authority that is made through the API, if the process serves and the configuration lets any be made.
 func (n *node) dynamic(ctx context.Context) (gateway.Dynamic, error) {
