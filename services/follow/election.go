@@ -47,7 +47,9 @@ func (e Election) Run(ctx context.Context, held func(bool), work func(context.Co
 	if err != nil {
 		return fmt.Errorf("use JetStream: %w", err)
 	}
-	missing := func() { e.Logger.Warn("waits for a projector, which makes what is needed to agree on the one that writes", "role", e.Role) }
+	missing := func() {
+		e.Logger.Warn("waits for a projector, which makes what is needed to agree on the one that writes", "role", e.Role)
+	}
 	lease := kv.NewLease(kv.LeaseConfig{JetStream: js, Bucket: access.BucketLeases, Key: string(e.Role), Holder: e.Name, Replicas: e.Replicas, Now: e.Now, Joins: e.Joins, Missing: missing})
 	group, ctx := errgroup.WithContext(ctx)
 	leased, release := context.WithCancel(context.WithoutCancel(ctx))
