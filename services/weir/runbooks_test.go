@@ -50,3 +50,40 @@ func TestEachReasonHasItsRunbook(t *testing.T) {
 		}
 	}
 }
+
+// TestEachMessageHasItsRunbook holds what processes log and answer of a full log, a log out of reach and spools against the list of runbooks: the
+// product still says it in these words, a row leads from them to a runbook, and the runbook says what to look at.
+func TestEachMessageHasItsRunbook(t *testing.T) {
+	list, err := os.ReadFile("../../ops/runbooks/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ source, words, runbook, look string }{
+		{"events/journal/publisher.go", "the log takes no more", "log-full.md", "weir_outbox_full"},
+		{"gateway/info.go", "the log is out of reach", "log-out-of-reach.md", "weir status"},
+		{"services/gateway/gauges.go", "outage", "log-out-of-reach.md", "weir_outage"},
+		{"services/gateway/spools.go", "a spool was damaged", "spools.md", "weir_spool_events"},
+		{"services/gateway/spools.go", "what a gateway before this one spooled is not in the log", "spools.md", "data_dir"},
+	} {
+		source, err := os.ReadFile("../../" + c.source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(source), `"`+c.words) {
+			t.Errorf("%s no longer says %q, by which its runbook is found", c.source, c.words)
+		}
+		found := false
+		for row := range strings.Lines(string(list)) {
+			found = found || strings.Contains(row, "("+c.runbook+")") && strings.Contains(row, c.words)
+		}
+		if !found {
+			t.Errorf("no row of ops/runbooks/README.md leads from %q to %s", c.words, c.runbook)
+		}
+		text, err := os.ReadFile("../../ops/runbooks/" + c.runbook)
+		if err != nil {
+			t.Error(err)
+		} else if !strings.Contains(string(text), c.look) {
+			t.Errorf("%s does not say to look at %s", c.runbook, c.look)
+		}
+	}
+}
