@@ -122,6 +122,9 @@ func (x *exchange) lost(failed *relay.Result) {
 	d := events.Release{Outcome: events.Failed, Dispatched: events.DispatchedNo}
 	if failed != nil {
 		d.Dispatched = failed.Dispatched
+		if failed.Dispatched != events.DispatchedNo {
+			x.last(x.reservation.Owed(events.TrueUp{Final: true, Quality: events.QualityNone, PriceVersion: x.plan.PriceVersion()}))
+		}
 	}
 	x.reservation.End(d)
 	x.ended(events.Failed)

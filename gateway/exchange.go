@@ -429,7 +429,7 @@ func (x *exchange) pace() bool {
 func (x *exchange) release() {
 	x.handBack()
 	if x.reservation != nil && !x.reservation.Ended() {
-		x.reservation.TrueUp(events.TrueUp{Final: true, Quality: events.QualityNone, PriceVersion: x.plan.PriceVersion()})
+		x.last(x.reservation.Owed(events.TrueUp{Final: true, Quality: events.QualityNone, PriceVersion: x.plan.PriceVersion()}))
 		x.reservation.End(events.Release{Outcome: events.Failed, Dispatched: events.DispatchedUnknown})
 	}
 }

@@ -1,8 +1,6 @@
 package gateway
 
 import (
-	"slices"
-
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/gateway/relay"
 	"github.com/weirhq/weir/gateway/wire"
@@ -19,22 +17,35 @@ func (x *exchange) settle(r *relay.Result) {
 		return
 	}
 	x.settled = true
-	x.final(r)
+	if d := x.final(r); d != nil {
+		x.last(d)
+	}
 	d := x.outcome(r)
 	x.reservation.End(d)
 	x.observe(r)
 }
 
-// endAttempt publishes what a failed attempt used, and its end.
+// endAttempt publishes the end of a failed attempt. What it used is said when it is known whether another follows.
 func (x *exchange) endAttempt(r *relay.Result) {
-	x.final(r)
+	if d := x.final(r); d != nil {
+		x.reservation.Owe(*d)
+	}
 	x.reservation.EndAttempt(x.outcome(r))
 }
 
-// final publishes what an attempt used. One that was never dispatched has used nothing.
-func (x *exchange) final(r *relay.Result) {
+// last publishes the final after which the request ends. One of which nothing is known is billed nothing, and then a spend cap counts
+// nothing of it either; while a further attempt may cost something, what was reserved for the request stays there.
+func (x *exchange) last(d *events.TrueUp) {
+	if d.Quality == events.QualityNone && x.plan.Capped() {
+		x.reservation.TrueUp(events.TrueUp{Quality: events.QualityExact, Charges: []events.Charge{{Basis: events.BasisCost}}})
+	}
+	x.reservation.TrueUp(*d)
+}
+
+// final is what an attempt used; nil for one that was never dispatched and so has used nothing.
+func (x *exchange) final(r *relay.Result) *events.TrueUp {
 	if r.Dispatched == events.DispatchedNo {
-		return
+		return nil
 	}
 	span := x.span.Child(spanSettle)
 	usage, quality := x.plan.Usage(&r.Result)
@@ -51,12 +62,15 @@ func (x *exchange) final(r *relay.Result) {
 	}
 	if x.s.config.FreeEstimates && quality != events.QualityExact {
 		d.CostNano, d.ListNano = 0, 0
-		d.Charges = slices.DeleteFunc(d.Charges, func(c events.Charge) bool { return c.Basis == events.BasisCost })
+		for i := range d.Charges {
+			if d.Charges[i].Basis == events.BasisCost {
+				d.Charges[i].Amount = 0
+			}
+		}
 	}
 	if d.CostNano > 0 {
 		x.s.config.Meters.cost.WithLabelValues(x.s.config.Meters.org(x.key.Org, x.model.ID), x.model.ID).Add(float64(d.CostNano) / nanoPerDollar)
 	}
-	x.reservation.TrueUp(d)
 	used(span, &d)
 	x.s.config.Meters.quality.WithLabelValues(quality.String()).Inc()
 	if quality != events.QualityNone {
@@ -64,6 +78,7 @@ func (x *exchange) final(r *relay.Result) {
 		x.s.config.Meters.tokens.WithLabelValues(org, x.model.ID, "input").Add(float64(usage.InputTokens))
 		x.s.config.Meters.tokens.WithLabelValues(org, x.model.ID, "output").Add(float64(usage.OutputTokens))
 	}
+	return &d
 }
 
 // outcome is the release of an attempt or a request after a call.

@@ -53,6 +53,9 @@ func (p *Plan) Charges(u events.Usage, q events.Quality, own bool) []events.Char
 	return charges
 }
 
+// Capped says whether a spend cap is among the request's claims.
+func (p *Plan) Capped() bool { return p.bases&usesCost != 0 }
+
 // Growth is the charge of a request in mid-stream: its footprint alone. Input is the exact count where it is known, else 0. ok is
 // false when nothing claims a footprint, or when it is the declared one, which streaming does not change.
 func (p *Plan) Growth(input, output int64) (c events.Charge, ok bool) {

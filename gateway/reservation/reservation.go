@@ -22,9 +22,10 @@ type Reservation struct {
 	mu       sync.Mutex
 	admitted bool // an attempt is, or may be
 	ended    bool
-	attempt  int64 // the newest that is, or may be, admitted
-	n        int64 // true-ups of that attempt
-	final    bool  // it has had its final
+	attempt  int64          // the newest that is, or may be, admitted
+	n        int64          // true-ups of that attempt
+	final    bool           // it has had its final
+	owed     *events.TrueUp // its final, which leaves when another is admitted
 	sent     time.Time
 	grown    int64 // footprint last published
 	grownAt  time.Time
@@ -85,6 +86,9 @@ func (r *Reservation) Reserve(ctx context.Context, d *events.Reserve) (events.Ve
 
 // took takes in that an attempt is admitted.
 func (r *Reservation) took(d *events.Reserve, sent time.Time) {
+	if last := r.Owed(events.TrueUp{}); last.Final {
+		r.TrueUp(*last)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.attempts) == 0 {
@@ -235,6 +239,25 @@ func (r *Reservation) TrueUp(d events.TrueUp) {
 	r.mu.Unlock()
 	id := string(r.id) + "/" + strconv.FormatInt(d.Attempt, 10) + "/true-up/" + strconv.FormatInt(d.N, 10)
 	r.submit(r.book.event(id, r.id, r.org, &d))
+}
+
+// Owe keeps the final of the newest attempt until another is admitted, after which nothing can be said of this one. A request that ends
+// instead takes it back with Owed.
+func (r *Reservation) Owe(final events.TrueUp) {
+	r.mu.Lock()
+	r.owed = &final
+	r.mu.Unlock()
+}
+
+// Owed gives the final that is owed, which is then no longer; without one, other.
+func (r *Reservation) Owed(other events.TrueUp) *events.TrueUp {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	final := r.owed
+	if r.owed = nil; final == nil {
+		return &other
+	}
+	return final
 }
 
 // Leave says that the request has left the local pool: what it occupied there is free.

@@ -181,16 +181,27 @@ func TestAFallback(t *testing.T) {
 	if v, err := r.Reserve(t.Context(), reserve("r1", 5)); err != nil || !v.Admitted {
 		t.Fatal(v, err)
 	}
+	r.Owe(events.TrueUp{Final: true})
 	r.EndAttempt(events.Release{Outcome: events.Failed, Dispatched: events.DispatchedYes})
 	r.Leave()
-	next := &events.Reserve{Request: "r1", Attempt: 1, Org: "acme", Gateway: gateway, Epoch: 1, MaxMS: events.DefaultMaxMS, Claims: []events.Claim{}}
+	full := &events.Reserve{Request: "r1", Attempt: 1, Org: "acme", Gateway: gateway, Epoch: 1, MaxMS: events.DefaultMaxMS, Claims: []events.Claim{
+		{Meter: "pool/p/concurrency", Kind: events.Gauge, Amount: 2, Limit: 1, HasLimit: true, Basis: events.BasisSlot, Life: events.LifeAttempt}}}
+	if v, err := r.Reserve(t.Context(), full); err != nil || v.Admitted {
+		t.Fatal(v, err)
+	}
+	owed := r.Owed(events.TrueUp{})
+	if !owed.Final || r.Owed(events.TrueUp{}).Final {
+		t.Error("a final is owed until it is taken")
+	}
+	r.Owe(*owed)
+	next := &events.Reserve{Request: "r1", Attempt: 2, Org: "acme", Gateway: gateway, Epoch: 1, MaxMS: events.DefaultMaxMS, Claims: []events.Claim{}}
 	if v, err := r.Reserve(t.Context(), next); err != nil || !v.Admitted {
 		t.Fatal(v, err)
 	}
 	r.TrueUp(events.TrueUp{Final: true})
 	r.End(events.Release{Outcome: events.Completed, Dispatched: events.DispatchedYes})
-	d.want("r1", "reserve 0", "reserve 1", "release 0 of attempt, failed, dispatched yes", "release 0 of local, , dispatched unknown",
-		"release 1 of request, completed, dispatched yes", "true-up 1 n=1 final=true []")
+	d.want("r1", "reserve 0", "reserve 1", "reserve 2", "release 0 of attempt, failed, dispatched yes", "release 0 of local, , dispatched unknown", "true-up 0 n=1 final=true []",
+		"release 2 of request, completed, dispatched yes", "true-up 2 n=1 final=true []")
 }
 
 // The waiters may park as long as any request may, so that none gives up before the last of them waits.

@@ -65,7 +65,6 @@ func (f *Fold) release(req *request, d *events.Release) {
 	if ends {
 		f.closeHold(req)
 	}
-	f.bill(req)
 }
 
 // releaseAttempt frees an attempt's own gauges, and gives its own charges back if it never was dispatched.

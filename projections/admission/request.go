@@ -165,33 +165,6 @@ func (f *Fold) endRequest(req *request) {
 	f.settle(req)
 }
 
-// bill makes the charges of an ended request for what it costs what its finals said, once every attempt has said its last or was never
-// sent: caps and bill are one number, also where a final names no cost. Nothing falls without an event: a request that its time has ended
-// is billed with what comes after.
-func (f *Fold) bill(req *request) {
-	if !req.ended || !req.anyFinal() {
-		return
-	}
-	for i := range req.attempts {
-		if a := &req.attempts[i]; a.state == attemptAdmitted && !a.final && !(a.fixed && a.dispatched == events.DispatchedNo) {
-			return
-		}
-	}
-	for i := range req.charges {
-		ch := &req.charges[i]
-		if ch.basis != events.BasisCost || ch.life == events.LifeAttempt || ch.frozen || ch.back || ch.meter.kind == events.Balance {
-			continue
-		}
-		cost := int64(0)
-		for j := range req.attempts {
-			cost = add(cost, ch.worth(&req.attempts[j], false))
-		}
-		delta := add(cost, -ch.amount)
-		ch.amount = cost
-		f.shift(ch, delta)
-	}
-}
-
 // closeHold closes the hold of a request that ends with a final, and lets any other run for an hour.
 func (f *Fold) closeHold(req *request) {
 	if req.anyFinal() {

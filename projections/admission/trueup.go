@@ -57,7 +57,6 @@ func (f *Fold) trueUp(req *request, d *events.TrueUp) {
 	f.debit(req, d.CostNano)
 	if req.ended {
 		f.dropHold(req)
-		f.bill(req)
 	}
 }
 

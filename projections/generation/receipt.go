@@ -39,35 +39,7 @@ func (g *Generations) takeTrueUp(rec *Record, at int64, d *events.TrueUp) {
 	for i := range rec.Attempts {
 		rec.Attempts[i].correct(rec, a, d)
 	}
-	rec.bill()
 	rec.settle()
-}
-
-// bill makes the charges of a released request for what it costs what its finals said, once every attempt has said its last or was never
-// sent.
-func (rec *Record) bill() {
-	finals, cost := 0, int64(0)
-	for i := range rec.Attempts {
-		switch a := &rec.Attempts[i]; {
-		case a.Verdict == VerdictRefused:
-			continue
-		case a.Final:
-			finals++
-		case !a.unsent():
-			return
-		}
-		cost += rec.Attempts[i].Charges[events.BasisCost]
-	}
-	if rec.Released == nil || finals == 0 {
-		return
-	}
-	for i := range rec.Attempts {
-		for k := range rec.Attempts[i].Claims {
-			if c := &rec.Attempts[i].Claims[k]; c.Basis == events.BasisCost && c.Life != lifeAttempt && !c.Frozen && c.Settled != nil && c.Returned == nil {
-				c.Settled = number(cost)
-			}
-		}
-	}
 }
 
 // known takes in what a true-up says of usage and cost.
@@ -193,7 +165,6 @@ func (g *Generations) takeRelease(rec *Record, at int64, d *events.Release) {
 			})
 		}
 	}
-	rec.bill()
 	rec.settle()
 }
 

@@ -62,7 +62,6 @@ func (t *Twin) endEpochs(g *gateway) {
 	})
 	for _, r := range old {
 		t.end(r)
-		t.settle(r)
 	}
 	for _, w := range append([]*attempt(nil), t.waiters...) {
 		if w.state == waiting && w.reserve.Gateway == g.name && w.reserve.Epoch < g.epoch {

@@ -58,40 +58,7 @@ func (t *Twin) trueUp(a *attempt, d *events.TrueUp) {
 	if d.Final {
 		t.debit(a.of, d.CostNano)
 	}
-	t.bill(a.of)
 	t.settle(a.of)
-}
-
-// bill: "Once a request has ended, and every admitted attempt has a final or is `no`, and any has a final, its charges with basis `cost` are
-// the sum of their last values: caps and bill are one number. Its release or a final says so, not time alone." Not those that were given back, frozen ones and those of an attempt.
-func (t *Twin) bill(r *request) {
-	finals := 0
-	for _, a := range r.admitted {
-		switch {
-		case a.final:
-			finals++
-		case a.dispatched != events.DispatchedNo:
-			return
-		}
-	}
-	if !r.ended || finals == 0 {
-		return
-	}
-	for _, x := range r.charges {
-		if x.basis != events.BasisCost || x.life == events.LifeAttempt || x.frozen || x.back != 0 || x.kind == events.Balance {
-			continue
-		}
-		value := int64(0)
-		for _, a := range r.admitted {
-			value = add(value, a.values[x.basis])
-		}
-		switch {
-		case x.lapsed:
-			x.value = value
-		case t.live(x):
-			t.set(x, value)
-		}
-	}
 }
 
 // adjust changes one charge by a true-up of attempt a that names its basis.
@@ -274,7 +241,6 @@ func (t *Twin) releaseRequest(r *request, gives *attempt) {
 			}
 		}
 	}
-	t.bill(r)
 	t.settle(r)
 }
 
@@ -309,4 +275,5 @@ func (t *Twin) end(r *request) {
 			t.dropHold(r)
 		}
 	}
+	t.settle(r)
 }

@@ -86,7 +86,7 @@ func (t *Twin) nextTimer() (timer, bool) {
 			if r.lapsed {
 				at = min(at, r.lapsedAt+lapseEnds)
 			}
-			all = append(all, timer{at: at, kind: 3, name: string(id), fire: func() { t.end(r); t.settle(r) }})
+			all = append(all, timer{at: at, kind: 3, name: string(id), fire: func() { t.end(r) }})
 		}
 	}
 	if len(all) == 0 {
