@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -33,7 +34,7 @@ func TestWhoJoinsWaitsForTheLog(t *testing.T) {
 		nc, err := nats.Connect(s.ClientURL())
 		must(t, err)
 		defer nc.Close()
-		n := &node{config: &config.Config{Log: config.Log{Replicas: 1}}, conn: nc}
+		n := &node{config: &config.Config{Log: config.Log{Replicas: 1}}, conn: nc, logger: slog.New(slog.DiscardHandler)}
 		go func() { opened <- n.openLog(ctx, keeper) }()
 	}
 	for range 2 {
