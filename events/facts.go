@@ -224,6 +224,11 @@ type Credit struct {
 type Recover struct {
 	Reason  string `json:"reason"`
 	Windows string `json:"windows"` // full, or empty
+
+	// LostFrom and LostTo are the sequences that were used before, and whose messages are lost: the log was cut, or restored from a copy, and
+	// what stands there now says nothing. 0: it begins anew.
+	LostFrom uint64 `json:"lost_from,omitempty"`
+	LostTo   uint64 `json:"lost_to,omitempty"`
 }
 
 // Rules changes the fold's behaviour from here on. Published by an operator.

@@ -5,6 +5,8 @@
 // in the log up to which it was folded, so records of the log that come again change nothing. Only what is being worked on is kept in
 // memory; the caller stores what Drain gives and brings back what Missing names.
 //
+// Credits, fences and recoveries belong to no request: Facts gives them, to be kept beside the records.
+//
 // Whether an attempt was admitted is read from the verdicts events, which follow the reserves, true-ups and releases at a distance. Until
 // its verdict is known an attempt is taken to be admitted.
 package generation

@@ -32,7 +32,7 @@ func (g *Generations) reserve(rec *Record, r *events.Record, d *events.Reserve) 
 
 func newAttempt(r *events.Record, d *events.Reserve) Attempt {
 	a := Attempt{
-		Attempt: d.Attempt, Seq: r.Seq, ReservedAt: Instant(r.At), Deployment: d.Deployment, Gateway: d.Gateway,
+		Attempt: d.Attempt, Seq: r.Seq, ReservedAt: Instant(r.At), Deployment: d.Deployment, Gateway: d.Gateway, Epoch: d.Epoch,
 		PriceVersion: d.PriceVersion, BYOK: d.BYOK, Estimate: Estimate(d.Estimate), Claims: make([]Claim, 0, len(d.Claims)),
 	}
 	if d.Mode == events.ModeBoundedLocal {

@@ -45,6 +45,7 @@ type Generations struct {
 	began int64   // ns: stream time of the first record
 	left  int64   // ns: the latest time in the id of a request whose record left memory
 	log   Instant
+	facts []Fact // to be kept
 
 	Counts Counts
 }
@@ -71,7 +72,7 @@ func (g *Generations) Held() int { return len(g.held) }
 func (g *Generations) Changed() int { return len(g.dirty) }
 
 // Full says that too much is in memory for more of the log to be applied before something is drained.
-func (g *Generations) Full() bool { return len(g.held) >= maxMemory }
+func (g *Generations) Full() bool { return len(g.held) >= maxMemory || len(g.facts) >= maxFacts }
 
 // Missing appends the requests that r speaks of, whose records are not in memory but may have been stored: the caller gives each that
 // was to Restore before it applies r.
@@ -180,6 +181,8 @@ func (g *Generations) Apply(r *events.Record) {
 			l := &d.Lapses[i]
 			g.on(r, l.Request, false, func(rec *Record) { rec.lapse(l) })
 		}
+	default:
+		g.fact(r)
 	}
 }
 

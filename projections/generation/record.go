@@ -155,8 +155,9 @@ type Attempt struct {
 	ReservedAt   Instant          `json:"reserved_at"`
 	Deployment   string           `json:"deployment,omitempty"`
 	Gateway      events.Gateway   `json:"gateway,omitempty"`
-	Mode         string           `json:"mode,omitempty"` // bounded_local, if a gateway admitted it by itself
-	Verdict      string           `json:"verdict"`        // admitted or refused; empty until it is known
+	Epoch        int64            `json:"epoch,omitempty"` // the gateway's
+	Mode         string           `json:"mode,omitempty"`  // bounded_local, if a gateway admitted it by itself
+	Verdict      string           `json:"verdict"`         // admitted or refused; empty until it is known
 	DecidedAt    Instant          `json:"decided_at"`
 	ParkedMS     int64            `json:"parked_ms,omitempty"`
 	WaitMS       int64            `json:"wait_ms,omitempty"`

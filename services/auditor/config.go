@@ -24,9 +24,10 @@ type Store interface {
 	// Read gives the records of requests as JSON, nil for those that are not kept.
 	Read(ctx context.Context, ids []events.RequestID) ([][]byte, error)
 
-	// Write keeps records, new or changed ones, and the place in the log up to which all that are kept now tell. A write that fails is
-	// tried again with the same. An error with a method Moved() that says true means that what was read is out of date.
-	Write(ctx context.Context, rows []generation.Row, to generation.Place) error
+	// Write keeps records, new or changed ones, facts, of which some may be kept already, and the place in the log up to which all that are
+	// kept now tell. A write that fails is tried again with the same. An error with a method Moved() that says true means that what was
+	// read is out of date.
+	Write(ctx context.Context, rows []generation.Row, facts []generation.Fact, to generation.Place) error
 }
 
 // moved says whether an error means that the records were written by another.

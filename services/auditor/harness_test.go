@@ -278,7 +278,7 @@ func (n *node) moveTo(to generation.Place) {
 	} else if _, err := s.Open(context.Background()); err != nil {
 		n.t.Fatal(err)
 	}
-	if err := s.Write(context.Background(), nil, to); err != nil {
+	if err := s.Write(context.Background(), nil, nil, to); err != nil {
 		n.t.Fatal(err)
 	}
 	if c, ok := s.(interface{ Close() }); ok {

@@ -28,6 +28,18 @@ const (
 // positionKey is the key of the position. No request's key begins with an underscore.
 const positionKey = "_position"
 
+// fact is a fact as it is kept, under a key of its own: where in which log.
+type fact struct {
+	Fact *generation.Fact `json:"fact"`
+}
+
+// factPrefix begins the keys of facts.
+const factPrefix = "_fact."
+
+func factKey(f *generation.Fact) string {
+	return fmt.Sprintf(factPrefix+"%d.%d.%d.%s", f.At.Log, f.At.Seq, f.At.Index, f.Kind)
+}
+
 // position is how far the records in the bucket go.
 type position struct {
 	Seq     uint64    `json:"seq"`     // of the last message that they tell of
@@ -64,11 +76,18 @@ func (s *kvStore) Open(ctx context.Context) (generation.Place, error) {
 	return s.stored, err
 }
 
-// Write writes records and then, if it has moved, the position.
-func (s *kvStore) Write(ctx context.Context, rows []generation.Row, to generation.Place) error {
-	puts := make([]put, len(rows))
+// Write writes records and facts and then, if it has moved, the position.
+func (s *kvStore) Write(ctx context.Context, rows []generation.Row, facts []generation.Fact, to generation.Place) error {
+	puts := make([]put, 0, len(rows)+len(facts))
 	for i := range rows {
-		puts[i] = put{generation.Key(rows[i].ID), rows[i].JSON}
+		puts = append(puts, put{generation.Key(rows[i].ID), rows[i].JSON})
+	}
+	for i := range facts {
+		text, err := json.Marshal(fact{&facts[i]})
+		if err != nil {
+			return err
+		}
+		puts = append(puts, put{factKey(&facts[i]), text})
 	}
 	if err := s.putAll(ctx, puts); err != nil {
 		return err

@@ -34,8 +34,9 @@ type worker struct {
 
 // unmade is a write that is not known to have been made.
 type unmade struct {
-	rows []generation.Row
-	to   generation.Place
+	rows  []generation.Row
+	facts []generation.Fact
+	to    generation.Place
 }
 
 // begin opens the store and finds the position.
@@ -113,6 +114,7 @@ func (w *worker) run(ctx context.Context) error {
 		}
 		if lost, ok := errors.AsType[*journal.Lost](err); ok {
 			w.a.warn("part of the log was not audited", err)
+			w.gens.Gap(w.applied+1, lost.First-1)
 			w.applied = lost.First - 1
 			continue
 		}
@@ -146,6 +148,9 @@ func (w *worker) take(ctx context.Context, b follow.Batch) error {
 	w.came = w.a.cfg.Now()
 	if !b.Created.Equal(w.created) {
 		w.of(b.Created)
+	}
+	if first := b.Records[0].Seq; w.applied == 0 && first > 1 {
+		w.gens.Gap(1, first-1)
 	}
 	restored, err := w.restore(ctx, b.Records)
 	if err != nil {
@@ -234,7 +239,7 @@ func (w *worker) turn(ctx context.Context) error {
 		return w.save(ctx)
 	case changed >= manyChange, changed > 0 && now.Sub(w.turned) >= turnEvery:
 		w.turned = now
-		return w.write(ctx, w.drain(false), w.stored)
+		return w.write(ctx, w.drain(false), nil, w.stored)
 	}
 	return nil
 }
@@ -255,11 +260,11 @@ func (w *worker) drain(all bool) []generation.Row {
 }
 
 // write writes records, and the position if it moves.
-func (w *worker) write(ctx context.Context, rows []generation.Row, to generation.Place) error {
-	if len(rows) == 0 && to == w.stored {
+func (w *worker) write(ctx context.Context, rows []generation.Row, facts []generation.Fact, to generation.Place) error {
+	if len(rows) == 0 && len(facts) == 0 && to == w.stored {
 		return nil
 	}
-	w.unmade = &unmade{rows, to}
+	w.unmade = &unmade{rows, facts, to}
 	return w.make(ctx)
 }
 
@@ -269,7 +274,7 @@ func (w *worker) make(ctx context.Context) error {
 	if u == nil {
 		return nil
 	}
-	err := w.surely(ctx, fmt.Sprintf("write %d records", len(u.rows)), func() error { return w.store.Write(ctx, u.rows, u.to) })
+	err := w.surely(ctx, fmt.Sprintf("write %d records", len(u.rows)), func() error { return w.store.Write(ctx, u.rows, u.facts, u.to) })
 	if err != nil {
 		return err
 	}
@@ -285,7 +290,7 @@ func (w *worker) save(ctx context.Context) error {
 	}
 	rows := w.drain(true)
 	for w.gens.Changed() > 0 { // more than one write holds: the position moves with the last
-		if err := w.write(ctx, rows, w.stored); err != nil {
+		if err := w.write(ctx, rows, nil, w.stored); err != nil {
 			return err
 		}
 		rows = w.drain(true)
@@ -298,7 +303,7 @@ func (w *worker) save(ctx context.Context) error {
 	if to.Seq = w.applied; !w.created.IsZero() {
 		to.Log = generation.Instant(w.created.UnixNano())
 	}
-	if err := w.write(ctx, rows, to); err != nil {
+	if err := w.write(ctx, rows, w.gens.Facts(), to); err != nil {
 		return err
 	}
 	w.saved = w.a.cfg.Now()

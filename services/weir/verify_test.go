@@ -374,7 +374,7 @@ func TestVerifyFindsWhatTheDatabaseHasOtherwise(t *testing.T) {
 	defer store.Close()
 	at, err := store.Open(t.Context())
 	if err == nil {
-		err = store.Write(t.Context(), []generation.Row{rec.Row()}, at)
+		err = store.Write(t.Context(), []generation.Row{rec.Row()}, nil, at)
 	}
 	if err == nil {
 		_, err = v.pool.Exec(t.Context(), "DELETE FROM generations WHERE id = $1", string(eventstest.RequestID(9)))

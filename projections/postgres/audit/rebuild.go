@@ -41,7 +41,9 @@ func NewRebuild(ctx context.Context, config Config) (r *Rebuild, err error) {
 	if err == nil {
 		err = locked(ctx, config.Pool, func(conn *pgxpool.Conn) (err error) {
 			if r.From, _, err = serving(ctx, conn); err == nil {
-				r.To, err = build(ctx, conn, config.URL)
+				if err = migrate(ctx, config.URL, r.From.Name); err == nil { // an auditor of before may be the last that wrote it
+					r.To, err = build(ctx, conn, config.URL)
+				}
 			}
 			return err
 		})
@@ -80,6 +82,10 @@ func (r *Rebuild) Carry(ctx context.Context, log generation.Instant, first uint6
 	}
 	if _, err := r.Open(ctx); err != nil {
 		return 0, err
+	}
+	if _, err := conn.Exec(ctx, fmt.Sprintf("INSERT INTO %s SELECT * FROM %s WHERE log <> $1 OR seq < $2 ON CONFLICT DO NOTHING",
+		pgx.Identifier{r.To.Name, facts}.Sanitize(), pgx.Identifier{r.From.Name, facts}.Sanitize()), int64(log), int64(first)); err != nil {
+		return 0, fmt.Errorf("carry over what is kept beside the records: %w", err)
 	}
 	for _, of := range all {
 		n, err := r.carryDay(ctx, conn, dayOf(of), log, first)

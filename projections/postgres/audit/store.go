@@ -171,9 +171,9 @@ func (s *Store) Read(ctx context.Context, ids []events.RequestID) ([][]byte, err
 	return records, nil
 }
 
-// Write keeps records and the place in the log up to which all records now tell, in one transaction. If it fails it is tried again with the
+// Write keeps records, facts and the place in the log up to which all records now tell, in one transaction. If it fails it is tried again with the
 // same until it succeeds: a write whose commit was not acknowledged is then known to have been made.
-func (s *Store) Write(ctx context.Context, rows []generation.Row, to generation.Place) error {
+func (s *Store) Write(ctx context.Context, rows []generation.Row, facts []generation.Fact, to generation.Place) error {
 	ctx, cancel := context.WithTimeout(ctx, writeFor)
 	defer cancel()
 	conn, err := s.connection(ctx)
@@ -181,8 +181,8 @@ func (s *Store) Write(ctx context.Context, rows []generation.Row, to generation.
 		return err
 	}
 	s.partitions(ctx, conn, rows)
-	if err = s.transact(ctx, conn, rows, to, false); taken(err) {
-		err = s.transact(ctx, conn, rows, to, true)
+	if err = s.transact(ctx, conn, page{rows, facts, to}, false); taken(err) {
+		err = s.transact(ctx, conn, page{rows, facts, to}, true)
 	}
 	if err != nil {
 		s.Close() // whatever state it is in
@@ -192,14 +192,24 @@ func (s *Store) Write(ctx context.Context, rows []generation.Row, to generation.
 	return nil
 }
 
+// page is what one write keeps.
+type page struct {
+	rows  []generation.Row
+	facts []generation.Fact
+	to    generation.Place
+}
+
 // transact makes a write. Rows that are new go straight to their tables, the others, or all, through staging.
-func (s *Store) transact(ctx context.Context, conn *pgxpool.Conn, rows []generation.Row, to generation.Place, stageAll bool) error {
+func (s *Store) transact(ctx context.Context, conn *pgxpool.Conn, p page, stageAll bool) error {
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		done, err := s.claim(ctx, tx, to)
+		done, err := s.claim(ctx, tx, p.to)
 		if err != nil || done {
 			return err
 		}
-		return s.put(ctx, tx, rows, stageAll)
+		if err := putFacts(ctx, tx, s.schema, p.facts); err != nil {
+			return err
+		}
+		return s.put(ctx, tx, p.rows, stageAll)
 	})
 }
 

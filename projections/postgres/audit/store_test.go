@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weirhq/weir/events"
@@ -72,7 +74,7 @@ func (d *database) count(query string, args ...any) (n int) {
 
 func (d *database) write(s *audit.Store, rows []generation.Row, seq uint64) {
 	d.Helper()
-	if err := s.Write(d.ctx, rows, generation.Place{Log: 7, Seq: seq}); err != nil {
+	if err := s.Write(d.ctx, rows, nil, generation.Place{Log: 7, Seq: seq}); err != nil {
 		d.Fatal(err)
 	}
 }
@@ -133,7 +135,7 @@ func TestTwoWritersNeverInterleave(t *testing.T) {
 	d := open(t)
 	a, b := d.store("a", now), d.store("b", now)
 	d.write(a, []generation.Row{row(eventstest.RequestID(1), 1)}, 1)
-	if err := b.Write(d.ctx, []generation.Row{row(eventstest.RequestID(2), 2)}, generation.Place{Log: 7, Seq: 2}); !moved(err) {
+	if err := b.Write(d.ctx, []generation.Row{row(eventstest.RequestID(2), 2)}, nil, generation.Place{Log: 7, Seq: 2}); !moved(err) {
 		t.Fatalf("the second writer got %v", err)
 	}
 	if n := d.count("SELECT count(*) FROM generations"); n != 1 {
@@ -143,7 +145,7 @@ func TestTwoWritersNeverInterleave(t *testing.T) {
 		t.Fatalf("opened anew the position is %+v (%v)", at, err)
 	}
 	d.write(b, []generation.Row{row(eventstest.RequestID(2), 2)}, 2)
-	if err := a.Write(d.ctx, nil, generation.Place{Log: 7, Seq: 9}); !moved(err) {
+	if err := a.Write(d.ctx, nil, nil, generation.Place{Log: 7, Seq: 9}); !moved(err) {
 		t.Errorf("the first writer got %v", err)
 	}
 }
@@ -170,12 +172,12 @@ func TestAConnectionThatBreaks(t *testing.T) {
 		t.Fatal("there was no connection to break")
 	}
 	rows := []generation.Row{row(eventstest.RequestID(2), 2)}
-	if err := s.Write(d.ctx, rows, generation.Place{Log: 7, Seq: 2}); err == nil {
+	if err := s.Write(d.ctx, rows, nil, generation.Place{Log: 7, Seq: 2}); err == nil {
 		t.Fatal("a broken connection was not noticed")
 	}
 	var err error
 	for range 10 { // the pool may hold others that are broken
-		if err = s.Write(d.ctx, rows, generation.Place{Log: 7, Seq: 2}); err == nil {
+		if err = s.Write(d.ctx, rows, nil, generation.Place{Log: 7, Seq: 2}); err == nil {
 			break
 		}
 	}
@@ -234,5 +236,51 @@ func TestNothingIsThereYet(t *testing.T) {
 	}
 	if _, err := audit.NewReader(d.pool).List(d.ctx, &generation.Filter{Org: eventstest.Org, Limit: 1}); err == nil {
 		t.Error("a list is empty where there is none")
+	}
+}
+
+// What came after a sequence can be told without the log: records that tell of something beyond it, or that have not ended, and facts.
+func TestWhatCameAfterASequence(t *testing.T) {
+	d := open(t)
+	s := d.store("a", now)
+	var rows []generation.Row
+	for i, seq := range []uint64{3, 9, 12} {
+		r := row(eventstest.RequestID(i+1), seq)
+		if r.AsOf.Log = 7; i > 0 {
+			r.State = generation.Ended
+		}
+		rows = append(rows, r)
+	}
+	other := row(eventstest.RequestID(9), 12)
+	other.AsOf.Log, other.State = 6, generation.Ended
+	place := func(seq uint64) generation.Place {
+		return generation.Place{Log: 7, Seq: seq, Time: generation.Instant(now.UnixNano())}
+	}
+	all := []generation.Fact{
+		{At: place(2), Kind: generation.FactCredit, Org: "acme", AmountNano: 5, Reference: "early"},
+		{At: place(10), Kind: generation.FactCredit, Org: "acme", AmountNano: -7, Reference: "late"},
+		{At: place(11), Kind: generation.FactFence, Org: "acme", Version: 4},
+		{At: generation.Place{Log: 6, Seq: 11, Time: place(1).Time}, Kind: generation.FactRecover, From: 1, To: 2},
+	}
+	for _, seq := range []uint64{11, 12} { // again, as after a crash
+		if err := s.Write(d.ctx, append(rows, other), all, generation.Place{Log: 7, Seq: seq}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		log     generation.Instant
+		seq     uint64
+		records int
+		facts   []generation.Fact
+		to      uint64
+	}{{7, 9, 2, all[1:3], 12}, {7, 0, 3, all[:3], 12}, {6, 0, 1, all[3:], 12}, {5, 0, 0, nil, 0}} {
+		n := 0
+		kept, err := audit.NewReader(d.pool).After(d.ctx, c.log, c.seq, generation.Instant(now.UnixNano()), func([]byte) error { n++; return nil })
+		if err != nil || n != c.records || kept.To != c.to {
+			t.Errorf("log %d beyond %d: %d records up to %d, %v; want %d up to %d", c.log, c.seq, n, kept.To, err, c.records, c.to)
+		}
+		if diff := cmp.Diff(c.facts, kept.Facts, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("log %d beyond %d (- want, + got):\n%s", c.log, c.seq, diff)
+		}
 	}
 }
