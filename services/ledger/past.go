@@ -52,6 +52,9 @@ func PastOf(base *admission.Fold, now int64) *Past {
 // Seq is the sequence up to which the fold tells, and from which on the audit must.
 func (p *Past) Seq() uint64 { return p.base.Seq() }
 
+// Now is the fold's time, ns since 1970; 0 before its first record.
+func (p *Past) Now() int64 { return p.base.Now() }
+
 // PeriodOf is the period of a budget, which its name says.
 func PeriodOf(m events.Meter) events.Period {
 	if _, _, dimension := m.Split(); dimension == "spend-month" {
