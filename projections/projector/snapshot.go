@@ -365,6 +365,46 @@ func (l *loop) saved(m *image, size int, took time.Duration, err error) {
 	l.stats.SnapshotSeq, l.stats.SnapshotBytes, l.stats.SnapshotTime, l.stats.SnapshotAt = m.header.Seq, int64(size), took, l.now
 }
 
+// Keep writes a snapshot at once, as when the log is lost: nothing newer is to come. The error says why there is none, ErrStopped that the
+// projector has ended, which writes one itself.
+func (p *Projector) Keep(ctx context.Context) error {
+	taken := make(chan *image, 1)
+	take := func(l *loop) {
+		if l.p.cfg.DataDir == "" || l.fold.Seq() == 0 || l.unproven() || l.fold.Seq() == l.saver.seq {
+			taken <- nil // there is one, or none can be
+			return
+		}
+		m := l.image()
+		taken <- &m
+	}
+	var m *image
+	select {
+	case p.commands <- take:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-p.done:
+		return ErrStopped
+	}
+	select {
+	case m = <-taken:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-p.done:
+		return ErrStopped
+	}
+	if m == nil {
+		return nil
+	}
+	b, err := m.encode()
+	if err == nil {
+		err = p.writeSnapshot(m.header.Seq, b)
+	}
+	if err != nil {
+		return fmt.Errorf("keep a snapshot: %w", err)
+	}
+	return nil
+}
+
 // saveLast writes a snapshot when the projector has stopped, so that it starts quickly again, and shares it if it was the writer.
 func (l *loop) saveLast() {
 	share := l.writer.active() && l.fold.Seq() != l.sharer.seq

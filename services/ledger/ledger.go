@@ -86,6 +86,7 @@ type Ledger struct {
 	shared  Mark // as last read or written
 	known   bool // there is a shared mark
 	onward  []func()
+	onHalt  []func()
 }
 
 // position is where the log was read to at an instant.
@@ -204,6 +205,13 @@ func (l *Ledger) OnRecovered(f func()) {
 	l.onward = append(l.onward, f)
 }
 
+// OnHalted adds what is called when admission stops from here on. It must not block.
+func (l *Ledger) OnHalted(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.onHalt = append(l.onHalt, f)
+}
+
 // Halt stops admission until the log is recovered, also over restarts. The first reason stays.
 func (l *Ledger) Halt(why string) error {
 	l.mu.Lock()
@@ -211,9 +219,13 @@ func (l *Ledger) Halt(why string) error {
 	if first {
 		l.halted = why
 	}
+	called := l.onHalt
 	l.mu.Unlock()
 	if !first {
 		return nil
+	}
+	for _, f := range called {
+		f()
 	}
 	l.c.Logger.Error("the log is not the one that was used before: admission stops until weir recover", "why", why)
 	return writeHalt(l.c.Dir, why, l.c.Now())

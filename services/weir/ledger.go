@@ -55,6 +55,13 @@ func (n *node) openLedger(ctx context.Context) (err error) {
 		default:
 		}
 	})
+	n.halted = make(chan struct{}, 1)
+	n.ledger.OnHalted(func() {
+		select {
+		case n.halted <- struct{}{}:
+		default:
+		}
+	})
 	return nil
 }
 
@@ -122,6 +129,24 @@ func (n *node) guarded(ctx context.Context, run func(context.Context) error) err
 		return nil
 	case <-n.recovered:
 		return errRecovered
+	}
+}
+
+// keepLast writes the fold down when admission stops because the log is not the right one: nothing may tell later what was held.
+func (n *node) keepLast(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-n.halted:
+		}
+		switch err := n.projector.Keep(ctx); {
+		case errors.Is(err, projector.ErrStopped), ctx.Err() != nil: // it writes one when it stops
+		case err != nil:
+			n.logger.Error("what was held could not be written down", "error", err)
+		default:
+			n.logger.Warn("what was held is written down in a snapshot", "directory", filepath.Join(n.config.DataDir, "snapshots"))
+		}
 	}
 }
 

@@ -88,6 +88,7 @@ type node struct {
 	operators *http.Server  // of an address of their own; nil: there is none
 	operated  net.Listener  // that address
 	recovered chan struct{} // an operator has recovered the log
+	halted    chan struct{} // admission has stopped, as the log is not the right one
 	lobby     *lobby        // answers while the process waits to begin; nil: nobody asks it
 }
 
@@ -390,6 +391,7 @@ func (n *node) run(ctx context.Context) error {
 	if n.projector != nil {
 		role(func(ctx context.Context) error { return n.guarded(ctx, n.projector.Run) })
 		role(func(ctx context.Context) error { return n.log.Answer(ctx, access.SubjectFind) })
+		role(n.keepLast)
 	}
 	if n.auditor != nil {
 		role(func(ctx context.Context) error { return n.guarded(ctx, n.auditor.Run) })

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/google/uuid"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/eventstest"
@@ -348,4 +349,25 @@ func (l *losing) serving() (schema string) {
 	l.t.Helper()
 	must(l.t, l.now.pool.QueryRow(l.t.Context(), "SELECT name FROM audit_schemas WHERE state = 'serving'").Scan(&schema))
 	return schema
+}
+
+// A log that vanishes while the process runs is the last thing to be heard of it: what was held is written down at once.
+func TestWhatWasHeldIsWrittenDownWhenTheLogIsGone(t *testing.T) {
+	t.Parallel()
+	l := newLosing(t, false)
+	l.lived(func() {})
+	want := l.fold()
+	js, err := jetstream.New(l.now.conn)
+	must(t, err)
+	must(t, js.DeleteStream(t.Context(), access.StreamAccounting))
+	r := &recovery{n: l.now, out: io.Discard}
+	for end := time.Now().Add(patience); len(r.snapshots) == 0; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("no snapshot was written")
+		}
+		must(t, r.readSnapshots())
+	}
+	if diff := cmp.Diff(heldBy(want), heldBy(r.snapshots[0].fold)); diff != "" {
+		t.Errorf("(- the log, + the snapshot)\n%s", diff)
+	}
 }
