@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"sort"
 	"strings"
 	"syscall"
@@ -229,6 +230,8 @@ type verifier struct {
 
 	corrected map[attemptKey]bool // attempts that the log corrects; nil: not known before it is read
 	newest    map[attemptKey]usage.Line
+
+	gone []lost // sequences whose messages were lost before the log was recovered
 }
 
 func newVerifier() *verifier {
@@ -260,6 +263,7 @@ func (v *verifier) record(r *events.Record) error {
 		return fmt.Errorf("the log's rules are version %d, this binary knows %d", f.Rules(), admission.RulesVersion)
 	}
 	v.money.record(r)
+	v.recovered(r)
 	verdicts := v.usage.Verdicts()
 	for i := range verdicts {
 		v.decided(&verdicts[i], r.Seq)
@@ -271,6 +275,21 @@ func (v *verifier) record(r *events.Record) error {
 		v.pack(d, r.Seq)
 	}
 	return nil
+}
+
+// recovered takes in that the log was gone on with after it was cut or restored: what was kept of the sequences that it lost has nothing to
+// compare with.
+func (v *verifier) recovered(r *events.Record) {
+	d, ok := r.Data.(*events.Recover)
+	if !ok || r.Fault != "" || d.LostTo == 0 {
+		return
+	}
+	v.gone = append(v.gone, lost{d.LostFrom, d.LostTo})
+	v.note("the log was recovered at sequence %d: what stood at %d to %d before is lost, and what is kept of it is outside", r.Seq, d.LostFrom, d.LostTo)
+}
+
+func (v *verifier) isGone(seq uint64) bool {
+	return slices.ContainsFunc(v.gone, func(l lost) bool { return l.from <= seq && seq <= l.to })
 }
 
 // message takes in that the records that follow are of another message.

@@ -154,8 +154,12 @@ func (v *verifier) billed(k *keptCount, l *usage.Line, text []byte) {
 	mark := v.lines[l.EventID()]
 	d := difference{Org: l.Org, Day: dayOf(int64(l.Time)), Request: l.Request, Attempt: l.Attempt, Seq: l.Seq, Kept: string(text)}
 	b := v.attempts[attemptKey{l.Request, l.Attempt}]
-	if mark == nil && (l.Seq < v.report.FromSeq || l.Seq > v.last) {
+	if mark == nil && (l.Seq < v.report.FromSeq || l.Seq > v.last) || v.isGone(l.Seq) {
 		k.Outside++
+		if mark != nil { // what it tells was written to the log again
+			mark.seen = true
+			b.noBill = true
+		}
 		return
 	}
 	if b != nil {
