@@ -103,11 +103,9 @@ func (s *KV) keep(ctx context.Context, m Mark) error {
 	if err != nil {
 		return err
 	}
-	var there Mark
-	if err := json.Unmarshal(entry.Value(), &there); err != nil {
-		return err
-	}
-	if there.Recovered.After(m.Recovered) || there.Recovered.Equal(m.Recovered) && there.Seq > m.Seq {
+	var there Mark // of one that cannot be read nothing is newer
+	err = json.Unmarshal(entry.Value(), &there)
+	if err == nil && (there.Recovered.After(m.Recovered) || there.Recovered.Equal(m.Recovered) && there.Seq > m.Seq) {
 		return nil
 	}
 	_, err = bucket.Update(ctx, key, text, entry.Revision())

@@ -116,14 +116,18 @@ func (r *recovery) forward(ctx context.Context, p *heldBefore, before time.Time,
 	if r.n.pool != nil {
 		reader = audit.NewReader(r.n.pool)
 	}
-	n := 0
-	kept, err = reader.After(ctx, generation.Instant(before.UnixNano()), p.Seq(), generation.Instant(p.Now()), func(text []byte) error {
+	n, from, at := 0, p.Seq(), p.Now()
+	if before.Equal(r.info.Created) && present.Seq() < from { // the ends of what runs in the log are asked for, too
+		from, at = present.Seq(), present.Now()
+	}
+	kept, err = reader.After(ctx, generation.Instant(before.UnixNano()), from, generation.Instant(at), func(text []byte) error {
 		rec := &generation.Record{}
 		if err := json.Unmarshal(text, rec); err != nil {
 			return fmt.Errorf("read an audit record: %w", err)
 		}
-		n++
-		p.Record(rec)
+		if p.Record(rec); rec.AsOf.Seq > p.Seq() {
+			n++
+		}
 		if stands, known := present.Standing(rec.ID); known && !stands.Settled {
 			p.records[rec.ID] = rec
 		}
@@ -132,6 +136,7 @@ func (r *recovery) forward(ctx context.Context, p *heldBefore, before time.Time,
 	if err != nil {
 		return kept, err
 	}
+	kept.Facts = slices.DeleteFunc(kept.Facts, func(f generation.Fact) bool { return f.At.Seq <= p.Seq() })
 	for i := range kept.Facts {
 		p.Fact(&kept.Facts[i])
 	}

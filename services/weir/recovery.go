@@ -97,9 +97,9 @@ func (r *recovery) marked(ctx context.Context) (m ledger.Mark, found bool, err e
 	}
 	other, known, err := shared.Mark(ctx)
 	if err != nil {
-		return m, found, err
+		r.say("the mark beside the authority cannot be read, and is replaced: %v", err)
 	}
-	if known && (!found || other.Recovered.After(m.Recovered) || other.Recovered.Equal(m.Recovered) && other.Seq > m.Seq) {
+	if err == nil && known && (!found || other.Recovered.After(m.Recovered) || other.Recovered.Equal(m.Recovered) && other.Seq > m.Seq) {
 		m, found = other, true
 	}
 	if found {

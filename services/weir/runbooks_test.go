@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -84,6 +85,62 @@ func TestEachMessageHasItsRunbook(t *testing.T) {
 			t.Error(err)
 		} else if !strings.Contains(string(text), c.look) {
 			t.Errorf("%s does not say to look at %s", c.runbook, c.look)
+		}
+	}
+}
+
+// TestAnUnreadableMarkHasItsRunbook holds what a process says that cannot read its mark against the runbooks' list.
+func TestAnUnreadableMarkHasItsRunbook(t *testing.T) {
+	const runbook = "mark-unreadable.md"
+	list, err := os.ReadFile("../../ops/runbooks/README.md")
+	must(t, err)
+	text, err := os.ReadFile("../../ops/runbooks/" + runbook)
+	must(t, err)
+	for _, damaged := range []string{"", "no JSON", `{"mark":{"id":"x","seq":7},"sha256":"00"}`} {
+		dir := t.TempDir()
+		must(t, os.WriteFile(filepath.Join(dir, "mark.json"), []byte(damaged), 0o600))
+		_, found, err := ledger.Read(dir)
+		if err == nil || found {
+			t.Fatalf("%q is read as a mark", damaged)
+		}
+		if !strings.Contains(err.Error(), "read the ledger's mark") {
+			t.Errorf("%q does not say by which words its runbook is found", err)
+		}
+	}
+	row := ""
+	for line := range strings.Lines(string(list)) {
+		if strings.Contains(line, "("+runbook+")") {
+			row = line
+		}
+	}
+	if !strings.Contains(row, "read the ledger's mark") {
+		t.Errorf("no row of ops/runbooks/README.md leads to %s", runbook)
+	}
+	for _, words := range []string{"its digest is wrong", "weir recover", "weir status", "log-not-the-right-one.md"} {
+		if !strings.Contains(string(text), words) {
+			t.Errorf("%s does not say %q", runbook, words)
+		}
+	}
+}
+
+// TestWhatARecoverySaysIsInItsRunbook holds the words of weir recover against its runbook.
+func TestWhatARecoverySaysIsInItsRunbook(t *testing.T) {
+	text, err := os.ReadFile("../../ops/runbooks/log-not-the-right-one.md")
+	must(t, err)
+	for _, words := range []string{"what was held before is taken from", "what came after sequence", "the audit does not tell of sequences", "that ran are known to the log",
+		"no verdict is known", "more than was charged before", "were used before, or may have been, and are passed over", "what is left of it says too little",
+		"what balances, budgets and fences were is not known", "--accept-unknown"} {
+		if !strings.Contains(string(text), words) {
+			t.Errorf("the runbook does not say %q", words)
+		}
+		said := strings.Contains(errUnknown.Error(), words)
+		for _, file := range []string{"recover_past.go", "recover_restore.go", "recover_skip.go", "recovery.go"} {
+			code, err := os.ReadFile(file)
+			must(t, err)
+			said = said || strings.Contains(string(code), words)
+		}
+		if !said {
+			t.Errorf("weir recover does not say %q, which its runbook explains", words)
 		}
 	}
 }

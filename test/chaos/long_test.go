@@ -18,7 +18,16 @@ const atOnce = 1
 // think is how long a client waits after an answer: so many are not to keep a small machine busy with themselves.
 const think = 250 * time.Millisecond
 
-var wrongLogs = []string{"deleted", "emptied", "flipped", "restored from a backup", "another's", "cut", "all data deleted"}
+// losses are every way of losing the log, with what tells of it beside the authority in the broker's store, and in PostgreSQL.
+var losses = []loss{
+	{"deleted", false, "empty"}, {"deleted", true, "full"},
+	{"emptied", false, "full"}, {"emptied", true, "empty"},
+	{"flipped", false, "empty"}, {"flipped", true, "empty"},
+	{"restored from a backup", false, "empty"}, {"restored from a backup", true, "empty"},
+	{"another's", false, "empty"}, {"another's", true, "empty"},
+	{"cut", false, "empty"}, {"cut", true, "empty"},
+	{"all data deleted", false, "empty"}, {"all data deleted", true, "empty"},
+}
 
 // The disk is full, and then has room again.
 func TestTheDiskIsFull(t *testing.T) {

@@ -13,4 +13,4 @@ const atOnce = 4
 // think is how long a client waits after an answer.
 const think = 20 * time.Millisecond
 
-var wrongLogs = []string{"deleted", "flipped"}
+var losses = []loss{{"deleted", true, "empty"}, {"flipped", false, "empty"}}
