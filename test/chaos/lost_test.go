@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal/access"
+	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/projections/admission"
 	"github.com/weirhq/weir/services/provider"
 	"github.com/weirhq/weir/test/e2e/stack"
@@ -37,6 +38,7 @@ func (l loss) anew() bool {
 const lossCredit = 10_000_000_000 // nano-dollars
 
 func lossSettings() string {
+	operators, _ := authority.HashKey("sk-weir-chaos-operator").MarshalText() // of a hash there is nothing to fail
 	return fmt.Sprintf(`
 orgs:
   strict: {limits: {concurrency: 4, outage_mode: closed}}
@@ -49,7 +51,7 @@ models:
   - {id: open, price: {input: "1", output: "2"}, local: {engine: vllm, replicas: ["{{upstream}}"]}}
   - {id: prepaid, max_output_tokens: 16, price: {input: "1", output: "2"}, local: {engine: vllm, replicas: ["{{upstream}}"]}}
   - {id: capped, max_output_tokens: 16, price: {input: "1", output: "2"}, local: {engine: vllm, replicas: ["{{upstream}}"]}}
-`, hashed(adminKey))
+`, operators)
 }
 
 var lossKeys = []stack.Key{{Name: "strict"}, {Name: "open"}, {Name: "prepaid"}, {Name: "capped"}}
