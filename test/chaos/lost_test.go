@@ -38,7 +38,7 @@ func (l loss) anew() bool {
 const lossCredit = 10_000_000_000 // nano-dollars
 
 func lossSettings() string {
-	operators, _ := authority.HashKey("sk-weir-chaos-operator").MarshalText() // of a hash there is nothing to fail
+	operators, _ := authority.Hash(authority.HashKey("sk-weir-chaos-operator")).MarshalText() // of a hash there is nothing to fail
 	return fmt.Sprintf(`
 orgs:
   strict: {limits: {concurrency: 4, outage_mode: closed}}
