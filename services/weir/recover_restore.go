@@ -184,7 +184,11 @@ func (w *restorer) budgets(past *heldBefore) error {
 			{"0/release", &events.Release{Request: id, Gateway: gateway, Outcome: events.Completed, Dispatched: events.DispatchedYes}},
 		} {
 			ev := events.Event{ID: string(id) + "/" + part.what, Source: string(gateway), Subject: string(id), Org: events.Platform, Data: part.data}
-			if err := w.write(ev, gateway); err != nil {
+			err := w.write(ev, gateway)
+			if _, begins := part.data.(*events.Reserve); begins && err == nil { // nobody keeps a release of the platform's for later
+				err = w.publishers[gateway].Flush(w.ctx)
+			}
+			if err != nil {
 				return err
 			}
 		}
