@@ -194,6 +194,12 @@ func ReadSnapshot(b []byte) (created time.Time, fold *admission.Fold, err error)
 	return h.Created, fold, err
 }
 
+// ClockStopped says whether the projector that wrote a snapshot did not answer, for the stream's clock.
+func ClockStopped(b []byte) bool {
+	h, _, err := decodeSnapshot(b)
+	return err == nil && h.ClockStop != ""
+}
+
 func (p *Projector) dir() string { return filepath.Join(p.cfg.DataDir, snapshotDir) }
 
 // restore takes up the newest snapshot that can be read, if there is one. One that cannot is set aside.

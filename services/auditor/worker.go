@@ -123,6 +123,10 @@ func (w *worker) run(ctx context.Context) error {
 			w.applied, w.created = 0, time.Time{}
 			continue
 		}
+		if errors.Is(err, jetstream.ErrStreamNotFound) && follow.Pause(ctx, follow.GoneFor) == nil {
+			w.a.warn("the audit waits for a log", err)
+			continue
+		}
 		return err
 	}
 }

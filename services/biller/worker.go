@@ -61,6 +61,10 @@ func (w *worker) run(ctx context.Context) error {
 			w.begin(w.pending)
 			continue
 		}
+		if isGone(err) && follow.Pause(ctx, follow.GoneFor) == nil {
+			w.b.warn("billing waits for a log", err)
+			continue
+		}
 		if errors.Is(err, errBehind) {
 			w.b.warn("write lines anew from the log's start", err)
 			w.begin(nil)

@@ -109,6 +109,9 @@ func read(ctx context.Context, source Source, batches chan<- Batch) error {
 	}
 }
 
+// GoneFor is how long is waited before a log that is not there is looked for again.
+const GoneFor = time.Second
+
 // Pause waits, or gives ctx's error.
 func Pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)

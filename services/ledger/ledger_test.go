@@ -20,7 +20,6 @@ import (
 	"github.com/weirhq/weir/events/journal/embedded"
 	"github.com/weirhq/weir/gateway/authority/store"
 	"github.com/weirhq/weir/projections/postgres"
-	"github.com/weirhq/weir/projections/projector"
 	"github.com/weirhq/weir/schemas/sql"
 	"github.com/weirhq/weir/test/postgrestest"
 )
@@ -364,37 +363,5 @@ func TestAMarkStaysBehindWhatMayNotBeOnTheDiskYet(t *testing.T) {
 			t.Fatalf("%+v, %v, want sequence %d", m, err, want)
 		}
 		now = now.Add(700 * time.Millisecond)
-	}
-}
-
-func TestProjectorsSnapshotsCanBeRead(t *testing.T) {
-	h := newHouse(t)
-	h.publish(7, "acme")
-	data := t.TempDir()
-	p, err := projector.New(projector.Config{Log: h.log, Conn: h.conn, Name: "weir-12345678", DataDir: data, ReadOnly: true})
-	h.must(err)
-	ctx, stop := context.WithCancel(h.ctx())
-	ended := make(chan error, 1)
-	go func() { ended <- p.Run(ctx) }()
-	for ok := false; !ok; time.Sleep(time.Millisecond) {
-		ok, _ = p.Answering()
-	}
-	stop()
-	h.must(<-ended)
-	paths, _ := filepath.Glob(filepath.Join(data, "snapshots", "*.snapshot"))
-	if len(paths) != 1 {
-		t.Fatalf("%d snapshots", len(paths))
-	}
-	b, err := os.ReadFile(paths[0])
-	h.must(err)
-	info, err := h.log.Info(h.ctx())
-	h.must(err)
-	created, fold, err := ReadSnapshot(b)
-	if err != nil || !created.Equal(info.Created) || fold.Seq() != 7 || fold.Fence("acme") != 7 {
-		t.Fatalf("%s, %v, %v", created, fold, err)
-	}
-	b[len(b)/2] ^= 1
-	if _, _, err := ReadSnapshot(b); err == nil {
-		t.Fatal("a damaged snapshot was read")
 	}
 }

@@ -58,6 +58,12 @@ func (r *recovery) past(ctx context.Context, old ledger.Mark, found bool, presen
 	if err != nil {
 		return nil, err
 	}
+	if found && whole && max(old.Seq, base.Seq(), kept.To) <= r.info.Last && old.Recovered.IsZero() && !r.clock {
+		r.say("the log is the one that its mark names, and nothing here tells of another: if one was used before, what it held is not known")
+		if !r.unknown {
+			return nil, errUnknown
+		}
+	}
 	if empty {
 		if why := r.incomplete(before, found, kept); why != "" {
 			r.say("%s", why)

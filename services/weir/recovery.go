@@ -16,6 +16,7 @@ import (
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/projections/admission"
+	"github.com/weirhq/weir/projections/projector"
 	"github.com/weirhq/weir/services/ledger"
 )
 
@@ -32,6 +33,7 @@ type recovery struct {
 	passed  lost // what a recovery that did not end has passed over
 
 	snapshots []snapshot
+	clock     bool // the newest says that the log's clock is why nothing was answered
 }
 
 func (r *recovery) say(format string, args ...any) { fmt.Fprintf(r.out, format+"\n", args...) }
@@ -148,11 +150,12 @@ func (r *recovery) readSnapshots() error {
 		if err != nil {
 			return err
 		}
-		created, f, err := ledger.ReadSnapshot(b)
+		created, f, err := projector.ReadSnapshot(b)
 		if err != nil {
 			r.say("%s cannot be used: %v", path, err)
 			continue
 		}
+		r.clock = r.clock || len(r.snapshots) == 0 && projector.ClockStopped(b)
 		r.snapshots = append(r.snapshots, snapshot{path, created, f.Seq(), f})
 	}
 	return nil

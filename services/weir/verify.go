@@ -292,6 +292,11 @@ func (v *verifier) isGone(seq uint64) bool {
 	return slices.ContainsFunc(v.gone, func(l lost) bool { return l.from <= seq && seq <= l.to })
 }
 
+// mayBeGone says whether what followed a reserve may have stood among what was lost: its verdict, its final.
+func (v *verifier) mayBeGone(seq uint64) bool {
+	return slices.ContainsFunc(v.gone, func(l lost) bool { return seq <= l.to })
+}
+
 // message takes in that the records that follow are of another message.
 func (v *verifier) message(seq uint64) {
 	if seq == v.last {

@@ -163,7 +163,7 @@ func (v *verifier) audited(k *keptCount, rec *generation.Record, seen map[attemp
 		a := &rec.Attempts[i]
 		key := attemptKey{rec.ID, a.Attempt}
 		b := v.attempts[key]
-		if b == nil && (a.Seq < v.report.FromSeq || a.Seq > v.last || v.isGone(a.Seq)) || b != nil && !b.final && v.isGone(rec.AsOf.Seq) || b != nil && !b.final && !v.whole {
+		if b == nil && (a.Seq < v.report.FromSeq || a.Seq > v.last || v.isGone(a.Seq)) || b != nil && !b.final && v.mayBeGone(a.Seq) || b != nil && !b.final && !v.whole {
 			k.Outside++
 			continue
 		}
