@@ -123,8 +123,11 @@ func (w *worker) run(ctx context.Context) error {
 			w.applied, w.created = 0, time.Time{}
 			continue
 		}
-		if errors.Is(err, jetstream.ErrStreamNotFound) && follow.Pause(ctx, follow.GoneFor) == nil {
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			w.a.warn("the audit waits for a log", err)
+			if follow.Pause(ctx, follow.GoneFor) != nil {
+				return w.finish(ctx)
+			}
 			continue
 		}
 		return err

@@ -61,8 +61,11 @@ func (w *worker) run(ctx context.Context) error {
 			w.begin(w.pending)
 			continue
 		}
-		if isGone(err) && follow.Pause(ctx, follow.GoneFor) == nil {
+		if isGone(err) {
 			w.b.warn("billing waits for a log", err)
+			if follow.Pause(ctx, follow.GoneFor) != nil {
+				return w.finish(ctx)
+			}
 			continue
 		}
 		if errors.Is(err, errBehind) {
