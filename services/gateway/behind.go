@@ -42,6 +42,9 @@ type behind struct {
 	met  map[events.Org]int64 // refused as stale at this version
 	seen map[events.Org]Behind
 	list []Behind
+
+	judged *authority.Snapshot // held against its own keys last
+	unfit  string              // which of them do not go with the files; empty: all do
 }
 
 // stale takes in that an org's reserve was refused as stale at a version, and that no newer one came.
@@ -63,8 +66,28 @@ func (b *behind) run(ctx context.Context) {
 			return
 		case <-t.C:
 			b.look(ctx)
+			b.judge()
 		}
 	}
+}
+
+// judge holds the keys made through the API against the files: those that a process starts with nobody has refused.
+func (b *behind) judge() {
+	s := b.g.mirror.Current()
+	if s == b.judged || !b.g.mirror.Ready() {
+		return
+	}
+	b.judged = s
+	unfit := ""
+	if err := b.g.fitsKeys(b.g.authority.Current()); err != nil {
+		unfit = err.Error()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if unfit != "" && unfit != b.unfit {
+		b.g.c.Logger.Error("keys made through the API do not go with the policy files", "error", unfit)
+	}
+	b.unfit = unfit
 }
 
 // look compares once. While the authority itself is not known well, it says nothing of orgs.
@@ -165,6 +188,12 @@ func (g *Gateway) degraded() (all []string) {
 	case core.Expired:
 		all = append(all, fmt.Sprintf("the authority was last verified %s ago: keys made through the API are refused", age))
 	case core.Verified:
+	}
+	g.behind.mu.Lock()
+	unfit := g.behind.unfit
+	g.behind.mu.Unlock()
+	if unfit != "" {
+		all = append(all, "keys made through the API do not go with the policy files: "+unfit)
 	}
 	for _, o := range g.Behind() {
 		all = append(all, fmt.Sprintf("org %s is behind its fence: its requests are refused until weir authority repair --org %s", o.Org, o.Org))
