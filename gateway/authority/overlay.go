@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/events"
+	"github.com/weirhq/weir/gateway/wire"
 )
 
 // Change is one record that is put, or with a nil Record taken away.
@@ -379,7 +380,12 @@ func (b *overlayBuild) connections(st *OrgState, was []string) (now []string) {
 			continue
 		}
 		c := &Connection{ID: id, Org: r.Org, Provider: r.Provider, BaseURL: r.BaseURL, Pool: r.Pool, Version: r.Version, Region: r.Region, APIKey: b.o.open(r),
-			HouseFallback: r.HouseFallback}
+			Apart: r.Apart, HouseFallback: r.HouseFallback}
+		for _, name := range r.Operations {
+			if op, known := wire.Named(name); known {
+				c.Operations = append(c.Operations, op)
+			}
+		}
 		if c.APIKey == nil {
 			c.APIKey, c.Shut = func() string { return "" }, true
 		}

@@ -189,6 +189,9 @@ type ConnectionRecord struct {
 	Credential []byte     `json:"credential,omitempty"`
 	CreatedAt  time.Time  `json:"created_at,omitzero"`
 
+	Operations []string `json:"operations,omitempty"`      // what it serves; none: what the provider is known for
+	Apart      bool     `json:"reasoning_apart,omitempty"` // usage counts reasoning beside the output
+
 	HouseFallback bool `json:"house_fallback,omitempty"` // of an org's own: when it fails, the house's accounts of its provider serve
 }
 

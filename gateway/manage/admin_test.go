@@ -239,6 +239,18 @@ func TestHousePoolsAndConnections(t *testing.T) {
 	}
 	s.admin("DELETE", "/admin/pools/house", nil).refuses(409, "the pool leaf is below it")
 
+	stated := obj("provider", "gemini", "base_url", "https://g.example", "api_key", "sk-other", "operations", []string{"messages", "chat"}, "reasoning_apart", true)
+	if got := s.admin("PUT", "/admin/connections/stated", stated).is(201); fmt.Sprint(got["operations"], got["reasoning_apart"]) != "[messages chat] true" {
+		t.Errorf("%v", got)
+	}
+	if c := s.mirror.Current().Connections["stated"]; !c.Apart || fmt.Sprint(c.Operations) != "[messages chat]" {
+		t.Errorf("%+v", c)
+	}
+	s.admin("PUT", "/admin/connections/stated", with(stated, "operations", []string{"embed"})).refuses(400, "operations[0] is embed: must be one of chat, completions")
+	s.admin("PUT", "/admin/connections/aws", obj("provider", "bedrock", "base_url", "https://proxy.example", "api_key", "AKIAIOSFODNN7EXAMPLE:secret")).refuses(400, "region: must be given")
+	s.admin("PUT", "/admin/connections/aws", with(stated, "region", "us-east-1")).refuses(400, "region is us-east-1: must be empty")
+	s.admin("DELETE", "/admin/connections/stated", nil).is(204)
+
 	c := s.admin("PUT", "/admin/connections/c", obj("provider", "typesafe", "base_url", "https://x.example/v1/", "api_key", "sk-secret", "pool", "leaf"))
 	if got := c.is(201); got["has_credential"] != true || got["base_url"] != "https://x.example/v1" || strings.Contains(c.text, "sk-secret") {
 		t.Errorf("%s", c.text)

@@ -12,6 +12,7 @@ import (
 	"github.com/weirhq/weir/gateway/authority/store"
 	"github.com/weirhq/weir/gateway/authority/strictyaml"
 	"github.com/weirhq/weir/gateway/bedrock"
+	"github.com/weirhq/weir/gateway/wire"
 )
 
 // adminHouse registers pools, connections and prices.
@@ -129,6 +130,8 @@ type connectionBody struct {
 	Version    string     `json:"version,omitempty"`
 	Region     string     `json:"region,omitempty"`
 	Pool       *string    `json:"pool"`
+	Operations []string   `json:"operations,omitempty"`
+	Apart      bool       `json:"reasoning_apart,omitempty"`
 	Fallback   bool       `json:"house_fallback,omitempty"`
 	Credential bool       `json:"has_credential"`
 	CreatedAt  time.Time  `json:"created_at,omitzero"`
@@ -136,7 +139,7 @@ type connectionBody struct {
 
 func showConnection(c *authority.ConnectionRecord) connectionBody {
 	b := connectionBody{ID: c.ID, Org: c.Org, Provider: c.Provider, Name: c.Name, BaseURL: c.BaseURL, Version: c.Version, Region: c.Region,
-		Fallback: c.HouseFallback, Credential: len(c.Credential) > 0, CreatedAt: c.CreatedAt}
+		Operations: c.Operations, Apart: c.Apart, Fallback: c.HouseFallback, Credential: len(c.Credential) > 0, CreatedAt: c.CreatedAt}
 	if c.Org == events.Platform {
 		b.Org = ""
 	}
@@ -173,6 +176,13 @@ func (h *Handler) saveConnection(w http.ResponseWriter, r *http.Request) error {
 		if c.Region = o.text("region", 64); c.Region != "" && c.Provider != "bedrock" {
 			o.wrong("region", "must be empty: only accounts of bedrock have one")
 		}
+		for i, v := range o.list("operations", len(wire.All())) {
+			if _, known := wire.Named(v.Str); !known {
+				o.r.wrong(fmt.Sprintf("%s[%d]", o.at("operations"), i), v, "must be one of chat, completions, embeddings, rerank, responses, messages, count_tokens")
+			}
+			c.Operations = append(c.Operations, v.Str)
+		}
+		c.Apart = o.boolean("reasoning_apart", false)
 		if c.HouseFallback = o.boolean("house_fallback", false); c.HouseFallback && c.Org == events.Platform {
 			o.wrong("house_fallback", "must stand beside org: it is for accounts of an org's own")
 		}

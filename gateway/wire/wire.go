@@ -52,6 +52,16 @@ func All() []Operation {
 	return []Operation{Chat, Completions, Embeddings, Rerank, Responses, Messages, CountTokens}
 }
 
+// Named finds the operation of a name.
+func Named(name string) (Operation, bool) {
+	for op := Chat; op <= CountTokens; op++ {
+		if operations[op].name == name {
+			return op, true
+		}
+	}
+	return 0, false
+}
+
 // ByPath finds the operation that a request path stands for.
 func ByPath(path string) (Operation, bool) {
 	for op := Chat; op <= CountTokens; op++ {

@@ -127,16 +127,12 @@ func replica(n strictyaml.Node) (base string, labels authority.Labels) {
 func operations(n strictyaml.Node) []wire.Operation {
 	var ops []wire.Operation
 	for _, item := range n.List() {
-		name := item.Str("")
-		found := false
-		for _, op := range wire.All() {
-			if op.String() == name {
-				ops, found = append(ops, op), true
-			}
-		}
+		op, found := wire.Named(item.Str(""))
 		if !found {
 			item.Wrong("must be one of chat, completions, embeddings, rerank, responses, messages, count_tokens")
+			continue
 		}
+		ops = append(ops, op)
 	}
 	return ops
 }
