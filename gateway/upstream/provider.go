@@ -38,10 +38,11 @@ var (
 
 // provider is what the gateway knows of a label.
 type provider struct {
-	base    string
-	serves  func(base *url.URL) []wire.Operation
-	path    func(n *Connection, base *url.URL, op wire.Operation, model string) string
-	secrets func(base *url.URL, op wire.Operation, key string) (name, value string) // no name: none is sent
+	oldField bool // it may not know max_completion_tokens, as most that copied OpenAI's format early
+	base     string
+	serves   func(base *url.URL) []wire.Operation
+	path     func(n *Connection, base *url.URL, op wire.Operation, model string) string
+	secrets  func(base *url.URL, op wire.Operation, key string) (name, value string) // no name: none is sent
 }
 
 var providers = map[string]provider{
@@ -66,7 +67,7 @@ func providerOf(label string) (p provider, known bool) {
 	if p, known = providers[label]; known || label == "" {
 		return p, known
 	}
-	return provider{serves: func(*url.URL) []wire.Operation { return withRerank }, path: providers["openai"].path, secrets: native}, true
+	return provider{serves: func(*url.URL) []wire.Operation { return withRerank }, path: providers["openai"].path, secrets: native, oldField: true}, true
 }
 
 // native sends a key as the format's own provider wants it.
@@ -180,6 +181,7 @@ func (n *Connection) Target(op wire.Operation, model string) (t Target, ok bool)
 		Connection: n.ID,
 		Pool:       n.Pool,
 		Format:     op.Format(),
+		OldField:   p.oldField,
 		Apart:      n.Apart,
 		Own:        n.Owner != "",
 	}

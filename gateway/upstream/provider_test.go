@@ -59,7 +59,8 @@ func TestTargetsOfEachProvider(t *testing.T) {
 				t.Errorf("%s: headers %v", c.name, target.Header)
 			}
 		}
-		if target.Deployment != "c1/my model" || target.Pool != "p1" || target.Format != c.op.Format() || target.Local || target.Provider != c.connection.Provider {
+		if target.Deployment != "c1/my model" || target.Pool != "p1" || target.Format != c.op.Format() || target.Local || target.Provider != c.connection.Provider ||
+			target.OldField != strings.HasPrefix(c.name, "another label") {
 			t.Errorf("%s: %+v", c.name, target)
 		}
 	}
