@@ -129,11 +129,8 @@ func (v *View) find(m events.Meter, now time.Time) (e *Entry, t int64) {
 // Refuses says whether a claim surely does not fit now: only a window, bucket, budget or pause that the view shows over, or a gauge on
 // which as many wait as may. Everything else is the log's to decide.
 func (v *View) Refuses(c *events.Claim, now time.Time) (Hint, bool) {
-	if !v.ready.Load() {
-		return Hint{}, false
-	}
 	e, t := v.find(c.Meter, now)
-	if e == nil {
+	if e == nil || !v.ready.Load() && e.Kind != events.Pause { // a pause may be known before the view is filled
 		return Hint{}, false
 	}
 	return e.refuses(c, t)

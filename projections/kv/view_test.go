@@ -129,4 +129,9 @@ func TestViewPauses(t *testing.T) {
 	if h, no := v.Refuses(claim, c.now()); !no || h.RetryMS != 5_000 {
 		t.Fatalf("the log says longer: %+v %v", h, no)
 	}
+	empty := kv.NewView(c.now) // the log went away before it was filled
+	empty.Pause(claim.Meter, c.now(), 20*time.Second)
+	if h, no := empty.Refuses(claim, c.now()); !no || h.RetryMS != 20_000 {
+		t.Fatalf("in a view that was never filled: %+v %v", h, no)
+	}
 }

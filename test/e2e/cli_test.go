@@ -63,7 +63,6 @@ func TestCommandLine(t *testing.T) {
 		{"data directory is a file", []string{"serve", "-c", write("file.yaml", "listen: 127.0.0.1:0\ndata_dir: "+noDirectory+"\n")}, 1, []string{noDirectory, "not a directory"}},
 		{"data directory cannot be made", []string{"serve", "-c", write("proc.yaml", "listen: 127.0.0.1:0\ndata_dir: /proc/weir\n")}, 1, []string{"/proc/weir", "cannot be made"}},
 		{"no secret for a log elsewhere", []string{"serve", "--roles", "gateway", "-c", write("url.yaml", "log: {url: \"nats://127.0.0.1:1\"}\n")}, 1, []string{"log.credentials"}},
-		{"a log elsewhere that is not there", []string{"serve", "--roles", "gateway", "-c", write("away.yaml", "log: {url: \"nats://127.0.0.1:1\", credentials: "+secretFile(t, dir)+"}\n")}, 1, []string{"nats://127.0.0.1:1"}},
 		{"a gateway without a log", []string{"serve", "--roles", "gateway", "-c", write("none.yaml", "listen: 127.0.0.1:0\n")}, 1, []string{"log.url", "broker"}},
 		{"no such log to replay", []string{"replay", filepath.Join(dir, "nothing.jsonl")}, 1, []string{"nothing.jsonl", "no such file"}},
 		{"truncated log", []string{"replay", write("cut.jsonl", string(log[:len(log)-len(lastLine(log))/2]))}, 1, []string{"cut.jsonl", "line " + lines(log), "cut off"}},
