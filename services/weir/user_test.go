@@ -72,7 +72,7 @@ func TestUsageOnThePage(t *testing.T) {
 	var page string
 	w.eventually("the page shows what was used", func() bool {
 		_, _, page = w.do("GET", "/console/usage", "", owner)
-		return strings.Contains(page, "In all")
+		return strings.Contains(page, "In all") && strings.Contains(page, "Counted up to") // how far is known a moment later
 	})
 	for _, want := range []string{`<td data-label="Model">m</td>`, "a key", "Counted up to", "format=csv"} {
 		if !strings.Contains(page, want) {
