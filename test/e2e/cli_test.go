@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/test/e2e/stack"
 )
 
@@ -151,18 +150,4 @@ func lastLine(log []byte) string {
 
 func lines(log []byte) string {
 	return strconv.Itoa(len(strings.Split(strings.TrimSpace(string(log)), "\n")))
-}
-
-// secretFile writes the secret of a gateway.
-func secretFile(t *testing.T, dir string) string {
-	t.Helper()
-	_, secret, err := access.NewCredentials("gw", access.Gateway)
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "secret.yaml")
-	if err := access.WriteSecret(path, secret); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }
