@@ -89,6 +89,7 @@ func (n *node) connect(role access.Role) *nats.Conn {
 // state appends facts to the log.
 func (n *node) state(facts ...events.Data) {
 	n.t.Helper()
+	futures := make([]jetstream.PubAckFuture, 0, len(facts))
 	for _, d := range facts {
 		gateway := events.Gateway("")
 		if d.Kind().FromGateway() {
@@ -99,14 +100,21 @@ func (n *node) state(facts ...events.Data) {
 		if err != nil {
 			n.t.Fatal(err)
 		}
-		if _, err := n.js.PublishMsgAsync(m); err != nil {
+		future, err := n.js.PublishMsgAsync(m, jetstream.WithStallWait(patience))
+		if err != nil {
 			n.t.Fatal(err)
 		}
+		futures = append(futures, future)
 	}
-	select {
-	case <-n.js.PublishAsyncComplete():
-	case <-time.After(patience):
-		n.t.Fatal("facts were not acknowledged")
+	deadline := time.After(patience)
+	for _, future := range futures {
+		select {
+		case <-future.Ok():
+		case err := <-future.Err():
+			n.t.Fatal(err)
+		case <-deadline:
+			n.t.Fatal("facts were not acknowledged")
+		}
 	}
 }
 
