@@ -84,7 +84,7 @@ func (g *Generations) Missing(dst []events.RequestID, r *events.Record) []events
 		g.began = r.At
 	}
 	add := func(id events.RequestID) {
-		if g.held[id] == nil && id != "" && !g.young(id, r.At) {
+		if g.held[id] == nil && id != "" && !(first(r) && g.young(id, r.At)) {
 			dst = append(dst, id)
 		}
 	}
@@ -110,8 +110,22 @@ func (g *Generations) Missing(dst []events.RequestID, r *events.Record) []events
 	return dst
 }
 
+// first says whether a record is the first that the log has of its request, so that there is nothing of it to read back: whatever else
+// comes of a request that is not in memory, comes of one that left it or that is from before it began. A gateway may put a reserve that was
+// made without the log there again. Before a refusal may be an attempt that nobody answered; it has used nothing.
+func first(r *events.Record) bool {
+	switch d := r.Data.(type) {
+	case *events.Reserve:
+		return d.Attempt == 0 && d.Mode != events.ModeBoundedLocal
+	case *events.Refused:
+		return true
+	}
+	return false
+}
+
 // young says whether a request's id, a UUIDv7, is of a request that was never stored and left memory: one made since this memory began,
-// not long before at, and later than any that left it. The last is what holds when the log's clock is not that of who makes the ids.
+// not long before at, and later than any that left it. The log's clock may not be that of who makes the ids, and then it is no proof alone:
+// ids made before this memory began seem to be young for as long as the log's clock is behind.
 func (g *Generations) young(id events.RequestID, at int64) bool {
 	made, ok := madeAt(id)
 	return ok && made > at-youngFor && made > g.began+youngFor && made > g.left

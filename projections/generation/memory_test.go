@@ -220,3 +220,64 @@ func TestAClockThatIsPutRightLosesNothing(t *testing.T) {
 		t.Errorf("missing are %v, want none: it is new", got)
 	}
 }
+
+// The log's clock is 4 minutes behind that of who makes the ids, and the auditor starts anew while requests run: whatever comes of them after
+// that, their records are read back, though their ids seem to have been made since. What begins after that is not looked for.
+func TestAStartBesideAClockThatIsBehindLosesNothing(t *testing.T) {
+	log := eventstest.NewLog(start)
+	const behind = int64(4 * time.Minute)
+	made := func(n int) events.RequestID { return youngID(log.Now+behind, n) }
+	before := New()
+	running := []events.RequestID{made(1), made(2), made(3), made(4), made(5), made(6)}
+	stored := map[events.RequestID][]byte{}
+	for _, id := range running {
+		r := log.Add(eventstest.Reserve(id))
+		before.Missing(nil, &r)
+		before.Apply(&r)
+	}
+	for _, rec := range before.Drain(true) {
+		stored[rec.ID] = rec.Row().JSON
+	}
+
+	after := New()
+	restored := 0
+	apply := func(d events.Data) {
+		r := log.Add(d)
+		for _, id := range after.Missing(nil, &r) {
+			if stored[id] != nil {
+				restored++
+				if _, err := after.Restore(stored[id]); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		after.Apply(&r)
+	}
+	apply(&events.Tick{})
+	log.Now += 3 * youngFor
+	again := eventstest.Reserve(running[3])
+	again.Attempt = 1
+	told := eventstest.Reserve(running[4])
+	told.Mode = events.ModeBoundedLocal
+	for i, d := range []events.Data{eventstest.Final(running[0], 250, 40, 91_000), eventstest.Release(running[1]),
+		&events.Verdicts{Rules: 1, Lapses: []events.Lapse{{Request: running[2], State: events.LapseBegan, Time: log.Now}}}, again, told,
+		&events.Correction{Request: running[5], Revision: 1}} {
+		if apply(d); restored != i+1 {
+			t.Errorf("after %T %d records were read back, want %d", d, restored, i+1)
+		}
+	}
+	for _, rec := range after.Drain(true) {
+		if len(rec.Attempts) == 0 || rec.Attempts[0].Seq == 0 || rec.New {
+			t.Errorf("the record of %s begins anew: %+v", rec.ID, rec)
+		}
+	}
+	if after.Held() != len(running) || after.Counts.Orphans > 0 {
+		t.Errorf("%d records are held, %d orphans, want the %d that run", after.Held(), after.Counts.Orphans, len(running))
+	}
+	for _, d := range []events.Data{eventstest.Reserve(made(7)), &events.Refused{Request: made(8), Org: eventstest.Org, Gate: "b1"}} {
+		r := log.Add(d)
+		if got := after.Missing(nil, &r); len(got) > 0 {
+			t.Errorf("%v is looked for: %T is the first of it", got, d)
+		}
+	}
+}
