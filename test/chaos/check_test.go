@@ -22,7 +22,7 @@ type checks struct {
 	stood  time.Duration // how long a gateway stood still, and with it who had asked it
 
 	dedicated bool // endpoints have limits of their own, which the row checks itself
-	clock     bool // the log's times are wrong: when a request was made is in its id
+	clock     bool // the log's times are wrong, or the gateways'
 }
 
 // check waits until nothing is under way and compares what the clients were told, the upstream's record and the log. It says what was lost.
@@ -39,13 +39,16 @@ func (w *world) check(all []result, c checks) string {
 	w.clients(all, c.stood)
 	w.once(story)
 	lost := w.calls(story, c)
+	if n := w.intents(story, c); n > 0 {
+		lost += fmt.Sprintf("; %d calls had their intent in a spool when they arrived", n)
+	}
 	if !c.dedicated {
 		w.allowance(story)
 	}
 	records, done := w.records(nc)
 	defer done()
 	w.audit(story, records, c)
-	w.atOnce(story, c)
+	w.atOnce(story, all, c)
 	return lost
 }
 
@@ -54,15 +57,16 @@ const guardFor = 7 * time.Second
 
 // atOnce checks that no more calls of the strict org ran at the same time than may, and that none was made when its reservation may have
 // lapsed.
-func (w *world) atOnce(s *stack.Story, c checks) {
+func (w *world) atOnce(s *stack.Story, all []result, c checks) {
 	reserved := map[string]time.Time{}
 	for i := range s.Records {
-		d, ok := s.Records[i].Data.(*events.Reserve)
-		switch {
-		case ok && c.clock:
-			reserved[s.Records[i].Subject], _ = d.Request.MadeAt()
-		case ok:
+		if _, ok := s.Records[i].Data.(*events.Reserve); ok && !c.clock {
 			reserved[s.Records[i].Subject] = time.Unix(0, s.Records[i].At)
+		}
+	}
+	for i := range all {
+		if c.clock { // no process's time can be believed: that is no later
+			reserved[all[i].id] = all[i].began
 		}
 	}
 	var calls []provider.Call

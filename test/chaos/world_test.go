@@ -115,6 +115,7 @@ type world struct {
 	dir       string
 	setup     setup
 	provider  *provider.Server
+	witness   *witness                    // of every call to any upstream
 	others    map[string]*provider.Server // further upstreams, by name
 	upstreams map[string]string           // of every upstream, by name
 	core      *process
@@ -169,7 +170,7 @@ var joining = map[access.Role][]access.Role{access.Gateway: {access.Gateway}, ac
 func newWorld(tb testing.TB, s setup) *world {
 	tb.Helper()
 	w := &world{tb: tb, dir: tb.TempDir(), setup: s, nats: free(tb), secrets: map[access.Role]access.Secret{}, ways: map[string]*postgrestest.Proxy{}, others: map[string]*provider.Server{}}
-	w.doors = []string{w.nats}
+	w.doors, w.witness = []string{w.nats}, newWitness(w.dir)
 	if w.setup.script == "" {
 		w.setup.script = script
 	}
@@ -266,10 +267,10 @@ func (w *world) serve(script string) (p *provider.Server, url string) {
 	w.must(err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	w.must(err)
-	ctx, cancel := context.WithCancel(context.Background())
+	server := &http.Server{Handler: w.witness.before(p), ReadHeaderTimeout: within}
 	served := make(chan struct{})
-	go func() { defer close(served); _ = p.Run(ctx, l) }()
-	w.tb.Cleanup(func() { cancel(); <-served })
+	go func() { defer close(served); _ = server.Serve(l) }()
+	w.tb.Cleanup(func() { _ = server.Close(); <-served })
 	return p, "http://" + l.Addr().String()
 }
 
