@@ -115,6 +115,7 @@ type difference struct {
 	What    string           `json:"what"`
 	Org     events.Org       `json:"org,omitempty"`
 	Day     string           `json:"day,omitempty"`
+	Of      string           `json:"of,omitempty"` // the row of a usage table
 	Request events.RequestID `json:"request,omitempty"`
 	Attempt int64            `json:"attempt"`
 	Seq     uint64           `json:"seq,omitempty"` // in the log
@@ -175,7 +176,7 @@ type attemptBill struct {
 	at            int64 // ns: of its first line
 	seq           uint64
 	final         bool
-	late          bool // at is of a correction: the line that it corrects is not known
+	counts        int64 // ns: in whose hour and day corrections count; 0: the line that they correct is not known
 	log           usage.Amounts
 	billed, audit usage.Amounts
 	noBill        bool // not yet written, or no longer kept
@@ -212,7 +213,8 @@ type verdictKey struct {
 type verifier struct {
 	report   verification
 	usage    *usage.Usage
-	whole    bool // folded from the log's first record
+	whole    bool  // folded from the log's first record
+	since    int64 // ns: when it was folded on from; 0: whole
 	last     uint64
 	next     uint64 // the sequence that comes next; 0: any
 	chain    journal.Chain
@@ -231,12 +233,17 @@ type verifier struct {
 	corrected map[attemptKey]bool // attempts that the log corrects; nil: not known before it is read
 	newest    map[attemptKey]usage.Line
 
+	tallies tallies
+	nth     int64            // of the message's lines
+	strays  map[string]int64 // ns: when lines to which the log does not come were made, by their id
+
 	gone []lost // sequences whose messages were lost before the log was recovered
 }
 
 func newVerifier() *verifier {
 	return &verifier{usage: usage.New(admission.New()), whole: true, places: make([]placeMark, placesKept), waiting: map[verdictKey]string{},
 		newest: map[attemptKey]usage.Line{}, attempts: map[attemptKey]*attemptBill{}, lines: map[string]*lineMark{}, orgs: map[events.Org]events.Org{}, money: newMoney(), lapsed: map[events.RequestID]uint64{},
+		tallies: tallies{}, strays: map[string]int64{},
 		report: verification{Difference: []difference{}, Notes: []string{}, Days: []dayRow{}}}
 }
 
@@ -306,7 +313,7 @@ func (v *verifier) message(seq uint64) {
 	if v.report.FromSeq == 0 {
 		v.report.FromSeq = seq
 	}
-	v.last = seq
+	v.last, v.nth = seq, 0
 }
 
 // ended takes in the end of a message.
@@ -419,7 +426,7 @@ func (v *verifier) line(l *usage.Line) {
 			v.orgs[org] = org
 		}
 		key.request = events.RequestID(strings.Clone(string(l.Request)))
-		b = &attemptBill{org: org, at: int64(l.Time), late: l.Revision > 0}
+		b = &attemptBill{org: org, at: int64(l.Time)}
 		v.attempts[key] = b
 	}
 	b.seq = max(b.seq, l.Seq)
@@ -427,6 +434,13 @@ func (v *verifier) line(l *usage.Line) {
 	b.log = b.log.Plus(l.Change)
 	v.lines[strings.Clone(l.EventID())] = &lineMark{key: key, sum: sumOf(l.Encode()), fell: v.last}
 	v.money.line(l)
+	if l.State != usage.Corrected {
+		b.counts = int64(l.Time)
+	}
+	if b.counts != 0 {
+		v.tallies.of(l, b.counts).add(l, place{v.last, v.nth}, key.request)
+	}
+	v.nth++
 	if v.corrected == nil || v.corrected[key] {
 		v.newest[key] = *l
 	}
@@ -583,7 +597,7 @@ func cost(a *usage.Amounts) string {
 
 // continueFrom begins the fold at a snapshot, for a log whose beginning is gone.
 func (v *verifier) continueFrom(start biller.Start) {
-	v.usage, v.whole = start.Usage, false
+	v.usage, v.whole, v.since = start.Usage, false, start.Usage.Fold().Now()
 	v.chain, v.chained = start.Chain, start.Chain != (journal.Chain{})
 	v.note("the log's beginning is gone: it was folded on from the biller's state at sequence %d, and balances are not proven", start.Applied)
 }

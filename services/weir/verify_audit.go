@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/weirhq/weir/events"
@@ -18,13 +19,13 @@ import (
 type auditRecords interface {
 	// each gives every record, with what is kept beside it and says otherwise, the sequence of a log up to which they tell, and what says
 	// whether a record made at an instant may be gone by now; gone is nil if no records are kept.
-	each(ctx context.Context, log journal.Info, each func(rec *generation.Record, otherwise string) error) (position uint64, gone func(at int64) bool, err error)
+	each(ctx context.Context, log journal.Info, each func(rec *generation.Record, otherwise []string) error) (position uint64, gone func(at int64) bool, err error)
 }
 
 // bucketRecords are those in the bucket.
 type bucketRecords struct{ streams }
 
-func (b bucketRecords) each(ctx context.Context, log journal.Info, each func(*generation.Record, string) error) (position uint64, gone func(int64) bool, err error) {
+func (b bucketRecords) each(ctx context.Context, log journal.Info, each func(*generation.Record, []string) error) (position uint64, gone func(int64) bool, err error) {
 	stream := access.BucketStream(access.BucketGenerations)
 	state, err := b.state(ctx, stream)
 	if err != nil || state == nil || state.State.Msgs == 0 {
@@ -46,7 +47,7 @@ func (b bucketRecords) each(ctx context.Context, log journal.Info, each func(*ge
 		if err := json.Unmarshal(m.Data, &rec); err != nil || m.Subject != prefix+generation.Key(rec.ID) {
 			return nil // a mark of something deleted
 		}
-		return each(&rec, "")
+		return each(&rec, nil)
 	})
 	return position, func(at int64) bool { return noLongerKept(state, at) }, err
 }
@@ -57,14 +58,8 @@ type tableRecords struct {
 	retention time.Duration
 }
 
-func (t tableRecords) each(ctx context.Context, log journal.Info, each func(*generation.Record, string) error) (position uint64, gone func(int64) bool, err error) {
-	at, found, err := t.reader.Each(ctx, func(k *audit.Kept) error {
-		var rec generation.Record
-		if err := json.Unmarshal(k.Record, &rec); err != nil {
-			return fmt.Errorf("read an audit record: %w", err)
-		}
-		return each(&rec, otherwise(&rec, k))
-	})
+func (t tableRecords) each(ctx context.Context, log journal.Info, each func(*generation.Record, []string) error) (position uint64, gone func(int64) bool, err error) {
+	at, found, err := t.reader.Each(ctx, each)
 	if err != nil || !found {
 		return 0, nil, err
 	}
@@ -75,48 +70,17 @@ func (t tableRecords) each(ctx context.Context, log journal.Info, each func(*gen
 	return position, func(at int64) bool { return time.Unix(0, at).Before(oldest) }, nil
 }
 
-// otherwise says what columns say otherwise than the record, of what is counted and paid; nothing if they agree.
-func otherwise(rec *generation.Record, k *audit.Kept) string {
-	var tried audit.Tried
-	for i := range rec.Attempts {
-		a := &rec.Attempts[i]
-		u, cost := a.Usage, a.CostNano
-		if c := a.Correction; c != nil {
-			u, cost = &c.Usage, &c.CostNano
-		}
-		tried.Attempts++
-		if u != nil {
-			tried.InputTokens, tried.OutputTokens = tried.InputTokens+u.InputTokens, tried.OutputTokens+u.OutputTokens
-		}
-		if cost != nil {
-			tried.CostNano += *cost
-		}
-	}
-	type sums struct {
-		Org     events.Org
-		Outcome events.Outcome
-		Tokens  events.Usage
-		Cost    int64
-		Settled bool
-	}
-	said := rec.Summary()
-	if want, have := (sums{said.Org, said.Outcome, said.Tokens, said.CostNano, said.Settled}), (sums{k.Listed.Org, k.Listed.Outcome, k.Listed.Tokens, k.Listed.CostNano, k.Listed.Settled}); want != have {
-		return fmt.Sprintf("generations has %+v, its record %+v", have, want)
-	}
-	if tried != k.Tried {
-		return fmt.Sprintf("attempts come to %+v, by the record to %+v", k.Tried, tried)
-	}
-	return ""
-}
-
 // audit compares the records of requests with what the log comes to.
 func (v *verifier) audit(ctx context.Context, records auditRecords, log journal.Info) error {
 	k := &keptCount{}
 	seen := map[attemptKey]bool{}
 	runs := map[events.RequestID]uint64{} // by the audit, as of which sequence
-	position, gone, err := records.each(ctx, log, func(rec *generation.Record, otherwise string) error {
-		if otherwise != "" {
-			v.differs(difference{What: "an audit record's columns", Org: rec.Org, Day: dayOf(int64(rec.CreatedAt)), Request: rec.ID, Kept: otherwise})
+	position, gone, err := records.each(ctx, log, func(rec *generation.Record, otherwise []string) error {
+		if len(otherwise) > 0 {
+			v.differs(difference{What: "an audit record's rows", Org: rec.Org, Day: dayOf(int64(rec.CreatedAt)), Request: rec.ID, Kept: strings.Join(otherwise, "; ")})
+		}
+		if rec.State == "" {
+			return nil // rows without a record
 		}
 		if rec.AsOf.Log != 0 && int64(rec.AsOf.Log) != log.Created.UnixNano() {
 			k.Outside++

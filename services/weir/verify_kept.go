@@ -120,13 +120,14 @@ func (v *verifier) billing(ctx context.Context, l streams, log journal.Info) err
 		}
 		if m.Header.Get("weir-log") != created {
 			k.Outside++
+			v.stray(&l, log.Created)
 			return nil
 		}
 		at, _, _ := strings.Cut(m.Header.Get("weir-position"), ".")
 		if seq, err := strconv.ParseUint(at, 10, 64); err == nil {
 			end = max(end, seq)
 		}
-		v.billed(k, &l, m.Data)
+		v.billed(k, &l, m.Data, log.Created)
 		return nil
 	})
 	if err != nil {
@@ -150,12 +151,13 @@ func (v *verifier) billing(ctx context.Context, l streams, log journal.Info) err
 }
 
 // billed compares one line of the stream.
-func (v *verifier) billed(k *keptCount, l *usage.Line, text []byte) {
+func (v *verifier) billed(k *keptCount, l *usage.Line, text []byte, created time.Time) {
 	mark := v.lines[l.EventID()]
 	d := difference{Org: l.Org, Day: dayOf(int64(l.Time)), Request: l.Request, Attempt: l.Attempt, Seq: l.Seq, Kept: string(text)}
 	b := v.attempts[attemptKey{l.Request, l.Attempt}]
 	if mark == nil && (l.Seq < v.report.FromSeq || l.Seq > v.last) || v.isGone(l.Seq) {
 		k.Outside++
+		v.stray(l, created)
 		if mark != nil { // what it tells was written to the log again
 			mark.seen = true
 			b.noBill = true
@@ -184,6 +186,22 @@ func (v *verifier) billed(k *keptCount, l *usage.Line, text []byte) {
 	if d.What != "" {
 		v.differs(d)
 	}
+}
+
+// stray notes that a line to which the log does not come counts in the usage tables. What is before the first day that is known does not matter.
+func (v *verifier) stray(l *usage.Line, created time.Time) {
+	at := int64(l.Time)
+	if at < max(created.UnixNano(), v.since)/usage.Day*usage.Day {
+		return
+	}
+	if l.State != usage.Corrected {
+		v.strays[l.ID] = at
+	} else if first, known := v.strays[l.ID]; known {
+		at = first
+	} else if b := v.attempts[attemptKey{l.Request, l.Attempt}]; b != nil && b.counts != 0 {
+		at = b.counts
+	}
+	v.tallies.of(l, at).outside = true
 }
 
 // noLongerKept says whether a stream may have dropped what was written at an instant: by its age, or to make room.

@@ -379,7 +379,11 @@ func TestVerifyFindsWhatTheDatabaseHasOtherwise(t *testing.T) {
 	if err == nil {
 		_, err = v.pool.Exec(t.Context(), "DELETE FROM generations WHERE id = $1", string(eventstest.RequestID(9)))
 	}
-	for k, change := range map[int]string{13: "UPDATE generations SET cost_nano = cost_nano + 1 WHERE id = $1", 16: "UPDATE attempts SET output_tokens = 0 WHERE request = $1"} {
+	changes := map[int]string{13: "UPDATE generations SET cost_nano = cost_nano + 1 WHERE id = $1", 16: "UPDATE attempts SET deployment = 'x' WHERE request = $1",
+		20: "DELETE FROM attempts WHERE request = $1", 2: "UPDATE admission_events SET used = used + 1 WHERE request = $1", 6: "DELETE FROM admission_events WHERE request = $1",
+		8:   "INSERT INTO admission_events (made, request, n, org, event, at, seq, attempt, parked_ms, wait_ms, status, count) SELECT made, $1, 7, org, 'refused', made, 1, 0, 0, 0, 429, 1 FROM generations WHERE id = $1",
+		999: "INSERT INTO attempts (made, request, attempt, org, seq, reserved, verdict, parked_ms, wait_ms, final, input_tokens, cached_tokens, cache_write_tokens, output_tokens, reasoning_tokens, status, latency_ms, ttft_ms) SELECT made, $1, 0, org, 1, made, '', 0, 0, false, 0, 0, 0, 0, 0, 0, 0, 0 FROM generations LIMIT 1"}
+	for k, change := range changes {
 		if err == nil {
 			_, err = v.pool.Exec(t.Context(), change, string(eventstest.RequestID(k)))
 		}
@@ -388,7 +392,7 @@ func TestVerifyFindsWhatTheDatabaseHasOtherwise(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, out, err := v.verify()
-	if !errors.Is(err, errDiffers) || r.Found != 4 {
+	if !errors.Is(err, errDiffers) || int(r.Found) != 2+len(changes)+1 {
 		t.Errorf("%v\n%s", err, out)
 	}
 	for what, k := range map[string]int{"another amount in the audit": 4, "no audit record": 9} {
@@ -396,8 +400,14 @@ func TestVerifyFindsWhatTheDatabaseHasOtherwise(t *testing.T) {
 			t.Errorf("%s: %d of %v", what, n, requests)
 		}
 	}
-	if n, requests := r.found("an audit record's columns"); n != 2 || !slices.Contains(requests, eventstest.RequestID(13)) || !slices.Contains(requests, eventstest.RequestID(16)) {
-		t.Errorf("columns differ in %d: %v", n, requests)
+	_, requests := r.found("an audit record's rows")
+	for k := range changes {
+		if !slices.Contains(requests, eventstest.RequestID(k)) {
+			t.Errorf("what %s changed is not found", changes[k])
+		}
+	}
+	if !slices.Contains(requests, eventstest.RequestID(9)) {
+		t.Error("rows whose record is gone are not found")
 	}
 }
 

@@ -106,7 +106,7 @@ func (r *Reader) List(ctx context.Context, f *generation.Filter) ([]generation.S
 		}
 		rows, err := tx.Query(ctx, query, args...)
 		if err == nil {
-			all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (generation.Summary, error) { return summary(row) })
+			all, err = pgx.CollectRows(rows, summary)
 		}
 		return err
 	})
@@ -148,15 +148,15 @@ func selection(f *generation.Filter) (query string, args []any) {
 		strings.Join(listed, ", "), strings.Join(where, " AND "), f.Limit), args
 }
 
-// summary reads a row of a list, and what follows it into more.
-func summary(row pgx.CollectableRow, more ...any) (s generation.Summary, err error) {
+// summary reads a row of a list.
+func summary(row pgx.CollectableRow) (s generation.Summary, err error) {
 	var workspace, principal, key, model, operation, provider, gateway, code, origin, scope, kind, limit, quality, price *string
 	var created time.Time
 	var ended *time.Time
 	t := &s.Tokens
-	err = row.Scan(append([]any{&s.ID, &s.Org, &created, &ended, &workspace, &principal, &key, &model, &operation, &provider, &gateway, &s.State, &s.Outcome,
+	err = row.Scan(&s.ID, &s.Org, &created, &ended, &workspace, &principal, &key, &model, &operation, &provider, &gateway, &s.State, &s.Outcome,
 		&s.Status, &code, &origin, &scope, &kind, &limit, &s.ParkedMS, &s.Latency, &quality, &t.InputTokens, &t.CachedTokens, &t.CacheWriteTokens,
-		&t.OutputTokens, &t.ReasoningTokens, &s.CostNano, &price, &s.Settled, &s.Attempts}, more...)...)
+		&t.OutputTokens, &t.ReasoningTokens, &s.CostNano, &price, &s.Settled, &s.Attempts)
 	for column, into := range map[*string]*string{&s.Workspace: workspace, &s.Principal: principal, &s.Key: key, &s.Model: model, &s.Operation: operation,
 		&s.Provider: provider, (*string)(&s.Gateway): gateway, &s.ErrorCode: code, &s.ErrorOrigin: origin, &s.LimitScope: scope, &s.LimitKind: kind,
 		&s.LimitID: limit, &s.UsageQuality: quality, &s.PriceVersion: price} {
@@ -171,50 +171,4 @@ func summary(row pgx.CollectableRow, more ...any) (s generation.Summary, err err
 		s.Outcome = ""
 	}
 	return s, err
-}
-
-// Kept is what is kept of a request: its record as JSON, and what columns say, which lists and queries read.
-type Kept struct {
-	Record []byte
-	Listed generation.Summary // of generations
-	Tried  Tried              // of attempts
-}
-
-// Tried is what a request's rows of attempts come to.
-type Tried struct {
-	Attempts, InputTokens, OutputTokens, CostNano int64
-}
-
-// Each gives everything that is kept, as it is at one instant, and then the place in the log up to which it tells; found is false if no
-// auditor has written yet.
-func (r *Reader) Each(ctx context.Context, each func(*Kept) error) (at generation.Place, found bool, err error) {
-	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		var s Schema
-		if s, found, err = serving(ctx, tx); err != nil || !found {
-			return err
-		}
-		if err := tx.QueryRow(ctx, "SELECT log, seq FROM "+pgx.Identifier{s.Name, "position"}.Sanitize()).Scan(&at.Log, &at.Seq); err != nil {
-			return fmt.Errorf("read how far the audit records go: %w", err)
-		}
-		rows, err := tx.Query(ctx, "SELECT "+strings.Join(listed, ", ")+", record, t.* FROM "+generations.in(s.Name)+" g, LATERAL (SELECT count(*), coalesce(sum(a.input_tokens), 0)::bigint,"+
-			" coalesce(sum(a.output_tokens), 0)::bigint, coalesce(sum(a.cost_nano), 0)::bigint FROM "+attempts.in(s.Name)+" a WHERE a.made = g.made AND a.request = g.id) t")
-		if err != nil {
-			return fmt.Errorf("read the audit records: %w", err)
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var k Kept
-			if k.Listed, err = summary(rows, &k.Record, &k.Tried.Attempts, &k.Tried.InputTokens, &k.Tried.OutputTokens, &k.Tried.CostNano); err == nil {
-				k.Record, err = r.packer.unpack(k.Record)
-			}
-			if err == nil {
-				err = each(&k)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return rows.Err()
-	})
-	return at, found, err
 }

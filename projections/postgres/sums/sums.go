@@ -270,9 +270,7 @@ func (t *Table) Rows(ctx context.Context, q Query) ([]Row, error) {
 	case <-ctx.Done():
 		return nil, fmt.Errorf("read usage: wait for others: %w", ctx.Err())
 	}
-	rows, err := t.pool.Query(ctx, `SELECT start, org, workspace, key, model, price_version, requests, unsettled, corrections,
-			input_tokens, cached_tokens, cache_write_tokens, output_tokens, reasoning_tokens, cost_nano
-		FROM `+name+` WHERE start >= $1 AND start < $2 AND ($3 = '' OR org = $3) AND ($4 = '' OR key = $4) AND ($5 = '' OR model = $5)
+	rows, err := t.pool.Query(ctx, `SELECT `+columns+` FROM `+name+` WHERE start >= $1 AND start < $2 AND ($3 = '' OR org = $3) AND ($4 = '' OR key = $4) AND ($5 = '' OR model = $5)
 		ORDER BY start, org, workspace, key, model, price_version LIMIT $6`, q.From, q.To, string(q.Org), q.Key, q.Model, MaxRows+1)
 	if err != nil {
 		return nil, fmt.Errorf("read usage: %w", err)
@@ -287,26 +285,35 @@ func (t *Table) Rows(ctx context.Context, q Query) ([]Row, error) {
 	return all, nil
 }
 
-// Totals gives an org's sums of each period that begins at or after an instant, over all keys, models and price versions.
-func (t *Table) Totals(ctx context.Context, by Period, from time.Time) ([]Row, error) {
+// Each gives every row of a period that begins at or after an instant, in the order of the tables' key.
+func (t *Table) Each(ctx context.Context, by Period, from time.Time, each func(*Row)) error {
 	for _, table := range tables {
 		if table.period != by {
 			continue
 		}
-		rows, err := t.pool.Query(ctx, `SELECT start, org, '', '', '', '', sum(requests)::bigint, sum(unsettled)::bigint, sum(corrections)::bigint,
-				sum(input_tokens), sum(cached_tokens), sum(cache_write_tokens), sum(output_tokens), sum(reasoning_tokens), sum(cost_nano)
-			FROM `+table.name+` WHERE start >= $1 GROUP BY org, start ORDER BY start, org`, from)
+		rows, err := t.pool.Query(ctx, "SELECT "+columns+" FROM "+table.name+" WHERE start >= $1 ORDER BY org, start, workspace, key, model, price_version", from)
 		if err != nil {
-			return nil, fmt.Errorf("add usage up: %w", err)
+			return fmt.Errorf("read %s: %w", table.name, err)
 		}
-		all, err := pgx.CollectRows(rows, scan)
-		if err != nil {
-			return nil, fmt.Errorf("add usage up: %w", err)
+		defer rows.Close()
+		for rows.Next() {
+			r, err := scan(rows)
+			if err != nil {
+				return fmt.Errorf("read %s: %w", table.name, err)
+			}
+			each(&r)
 		}
-		return all, nil
+		if err := rows.Err(); err != nil {
+			return fmt.Errorf("read %s: %w", table.name, err)
+		}
+		return nil
 	}
-	return nil, fmt.Errorf("add usage up by %q: is neither hour nor day", by)
+	return fmt.Errorf("read usage by %q: is neither hour nor day", by)
 }
+
+// columns are those of a row, as scan takes them.
+const columns = `start, org, workspace, key, model, price_version, requests, unsettled, corrections,
+	input_tokens, cached_tokens, cache_write_tokens, output_tokens, reasoning_tokens, cost_nano`
 
 func scan(from pgx.CollectableRow) (r Row, err error) {
 	var org string
