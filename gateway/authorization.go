@@ -32,7 +32,8 @@ func (s *Server) standing() Standing {
 
 // authorize finds the client's key, and refuses one that is not known well enough. Keys of the files need no store.
 func (s *Server) authorize(c *client) *refusal.Answer {
-	key, denial := authority.Authenticate(c.snap, rawKey(c.r), c.began)
+	delete(c.w.Header(), authorizationHeader)
+	key, denial := authority.Authenticate(c.snap, rawKey(c.r), s.config.Now())
 	standing := Verified
 	if denial == authority.DeniedUnknown || denial == "" && key.Dynamic {
 		standing = s.standing()
@@ -68,6 +69,30 @@ func (x *exchange) unheard() *refusal.Answer {
 	return x.s.unverified("neither the log nor the store of the authority can be reached, please retry")
 }
 
+// renewed takes the authority of now into use, where it changed while the body came: where a request can go is read at that moment too,
+// and what is claimed there must be known.
+func (x *exchange) renewed() *refusal.Answer {
+	now := x.s.config.Authority()
+	if now == x.snap {
+		return nil
+	}
+	x.snap = now
+	return x.s.authorize(x.client)
+}
+
+// planned finds where the request can go and plans it. Of a route to a pool that the snapshot does not know, one of the two is newer: the
+// request is planned anew, once, when both are.
+func (x *exchange) planned() *refusal.Answer {
+	if a := x.route(); a != nil {
+		return a
+	}
+	if r := x.plan.Refusal; r == nil || r.Cause != policy.CapacityUnknown || r.Pool == "" {
+		return nil
+	}
+	a, _ := x.on(x.s.config.Fresh(x.r.Context(), x.key.Org, x.snap.Fence(x.key.Org)+1))
+	return a
+}
+
 // refreshed plans again on newer authority. It gives what refuses the request there, or that nothing newer is known.
 func (x *exchange) refreshed() (answer *refusal.Answer, newer bool) {
 	used := x.snap.Fence(x.key.Org)
@@ -76,6 +101,17 @@ func (x *exchange) refreshed() (answer *refusal.Answer, newer bool) {
 		x.stale(used)
 		return nil, false
 	}
+	a, same := x.on(snap)
+	if a == nil && same && x.plan.Refusal != nil {
+		refused := refusal.OfLocal(x.plan.Refusal)
+		a = &refused
+	}
+	return a, same
+}
+
+// on plans the request on another snapshot. It gives what refuses it before there is a plan; same is false for a key that is another org's
+// now, which is to be judged as that: nothing was planned then.
+func (x *exchange) on(snap *authority.Snapshot) (answer *refusal.Answer, same bool) {
 	key, denial := authority.Authenticate(snap, rawKey(x.r), x.s.config.Now())
 	if denial != "" {
 		x.s.config.Meters.denied.WithLabelValues(string(denial)).Inc()
@@ -83,7 +119,7 @@ func (x *exchange) refreshed() (answer *refusal.Answer, newer bool) {
 		return &a, true
 	}
 	if key.Org != x.key.Org {
-		return nil, false // it is another's now, and is to be judged as that
+		return nil, false
 	}
 	model, local := policy.Lookup(snap, key, x.request.Model)
 	if local != nil {
@@ -91,14 +127,7 @@ func (x *exchange) refreshed() (answer *refusal.Answer, newer bool) {
 		return &a, true
 	}
 	x.snap, x.key, x.model = snap, key, model
-	if a := x.route(); a != nil {
-		return a, true
-	}
-	if x.plan.Refusal != nil {
-		a := refusal.OfLocal(x.plan.Refusal)
-		return &a, true
-	}
-	return nil, true
+	return x.route(), true
 }
 
 // stale tells that an org's fence in the log is above what is known of it here.

@@ -135,6 +135,9 @@ func (x *exchange) read() *refusal.Answer {
 		return answer
 	}
 	x.arrived = x.s.config.Now()
+	if a := x.renewed(); a != nil {
+		return a
+	}
 	request, err := wire.Parse(x.op, body)
 	if err != nil {
 		var bad *wire.BadRequest
@@ -192,7 +195,7 @@ func (x *exchange) body() ([]byte, *refusal.Answer) {
 
 // prepare plans the first attempt, and refuses what this gateway can refuse by itself.
 func (x *exchange) prepare() *refusal.Answer {
-	if a := x.route(); a != nil {
+	if a := x.planned(); a != nil {
 		return a
 	}
 	if a := x.seen(x.plan.Claims[:x.plan.Rates]); a != nil {

@@ -147,7 +147,6 @@ func (s *Server) Drain() { s.closed.Store(true) }
 type client struct {
 	id     events.RequestID
 	format wire.Format
-	began  time.Time
 	r      *http.Request
 	w      http.ResponseWriter
 	key    *authority.Key
@@ -204,7 +203,7 @@ func withID(ctx context.Context, id events.RequestID) context.Context {
 // begin makes the client of a request, and authenticates it unless open. It answers and gives nil if that fails.
 func (s *Server) begin(w http.ResponseWriter, r *http.Request, format wire.Format) *client {
 	id, _ := r.Context().Value(idKey{}).(events.RequestID)
-	c := &client{id: id, format: format, began: s.config.Now(), r: r, w: w, snap: s.config.Authority()}
+	c := &client{id: id, format: format, r: r, w: w, snap: s.config.Authority()}
 	if answer := s.authorize(c); answer != nil {
 		c.write(answer)
 		return nil
