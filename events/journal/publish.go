@@ -59,8 +59,14 @@ func (l *Log) Publish(ctx context.Context, ev events.Event) (uint64, error) {
 	}
 }
 
+// errLate says that the time was over before anything was sent.
+var errLate = errors.New("not sent")
+
 // request sends a message once and waits for the answer.
 func (l *Log) request(ctx context.Context, m *nats.Msg, wait time.Duration) (ack, error) {
+	if err := ctx.Err(); err != nil {
+		return ack{}, fmt.Errorf("%w: %w", errLate, err)
+	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	answer, err := l.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: m.Subject, Header: m.Header, Data: m.Data})
@@ -75,7 +81,7 @@ func (l *Log) request(ctx context.Context, m *nats.Msg, wait time.Duration) (ack
 
 // unsent says whether err means that the message never left.
 func unsent(err error) bool {
-	return errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrReconnectBufExceeded) ||
+	return errors.Is(err, errLate) || errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrReconnectBufExceeded) ||
 		errors.Is(err, nats.ErrConnectionDraining) || errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrBadSubject)
 }
 

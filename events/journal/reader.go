@@ -13,11 +13,15 @@ import (
 	"github.com/weirhq/weir/events"
 )
 
+// errSilent says that no answer came in time.
+var errSilent = errors.New("no answer")
+
 // Bounds of direct reads.
 const (
 	readBatch    = 256                   // messages of one request
 	readBytes    = 4 << 20               // bytes of one request
 	readWait     = time.Second           // for the next message of an answer
+	readTries    = 20                    // times that nothing comes of a request, and it is asked again: what waits for its disk answers late
 	readPause    = 20 * time.Millisecond // before asking again for what a replica does not hold yet
 	readPatience = 500                   // times that a replica may lack what the leader holds: 10 s
 	readChannel  = readBatch + 16        // messages that may wait: an answer and its end
@@ -70,11 +74,12 @@ func (r *reader) batch(ctx context.Context, seq uint64, most int, each func(*raw
 		select {
 		case m = <-r.msgs:
 		case <-timer.C:
-			return n, &failure{err: fmt.Errorf("read the log at %d: no answer", seq), unreachable: true}
+			return n, &failure{err: fmt.Errorf("read the log at %d: %w", seq, errSilent), unreachable: true}
 		case <-ctx.Done():
 			return n, ctx.Err()
 		}
 		if m.Subject != reply { // of a call that was given up
+			timer.Reset(r.wait)
 			continue
 		}
 		if status := first(m.Header, "Status"); status != "" && len(m.Data) == 0 {
@@ -152,7 +157,7 @@ func (l *Log) scan(ctx context.Context, from, to uint64, each func(*raw) error) 
 		return err
 	}
 	defer r.close()
-	next, missed := from, 0
+	next, missed, silent := from, 0, 0
 	for next <= to {
 		before := next
 		_, err := r.batch(ctx, next, int(min(to-next+1, readBatch)), func(m *raw) error {
@@ -168,10 +173,17 @@ func (l *Log) scan(ctx context.Context, from, to uint64, each func(*raw) error) 
 		switch {
 		case errors.Is(err, errPast):
 			return nil
+		case errors.Is(err, errSilent):
+			if silent++; next > before {
+				silent = 0
+			}
+			if silent == readTries || r.log.nc.IsClosed() {
+				return err
+			}
 		case err != nil && !errors.Is(err, errHole):
 			return err
 		case next > before:
-			missed = 0
+			missed, silent = 0, 0
 		default:
 			if err := l.hole(ctx, next, missed); err != nil {
 				return err

@@ -85,6 +85,8 @@ type Config struct {
 	MaybeAppended func(error) bool
 	// Spool takes what is done without the log. Without one, nothing is.
 	Spool Spool
+	// AnswerWithin is how long a reserve waits for its verdict, beside the time that it may park. Defaults to the constant of that name.
+	AnswerWithin time.Duration
 	// Trusted says whether the log is known to be the one that reservations were made in. Defaults to always.
 	Trusted func() bool
 }
@@ -128,6 +130,9 @@ type answer struct {
 
 // NewBook makes the book of a gateway.
 func NewBook(config Config) *Book {
+	if config.AnswerWithin == 0 {
+		config.AnswerWithin = AnswerWithin
+	}
 	if config.Trusted == nil {
 		config.Trusted = func() bool { return true }
 	}

@@ -65,7 +65,7 @@ func (p *pages) book() *reservation.Book { return p.bookOf(nil) }
 // bookOf is a book whose log is trusted while trusted says so.
 func (p *pages) bookOf(trusted func() bool) *reservation.Book {
 	return reservation.NewBook(reservation.Config{Gateway: gateway, Epoch: 1, Publisher: p, Spool: p, Now: p.clock, MaybeAppended: func(error) bool { return true },
-		Trusted: trusted})
+		AnswerWithin: patience, Trusted: trusted})
 }
 
 func ids(all []events.Event) (out []string) {
@@ -181,7 +181,7 @@ func TestALeaseThatIsBackDoesNotHoldWhatMayHaveLapsed(t *testing.T) {
 		if who != "before" {
 			t.Errorf("the call of %s was ended", who)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Error("the call was not ended")
 	}
 	stop()
@@ -217,13 +217,13 @@ func TestCallsThatMayNotOutliveTheirLeaseEndBeforeIt(t *testing.T) {
 		if who != "closed" {
 			t.Fatalf("%s was ended", who)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("the call was not ended")
 	}
 	p.mu.Lock()
 	p.now = p.now.Add(time.Second)
 	p.mu.Unlock()
-	for end := time.Now().Add(10 * time.Second); b.Stats().OverAfterLapse.Load() == 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience); b.Stats().OverAfterLapse.Load() == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the call that ran on was not counted")
 		}

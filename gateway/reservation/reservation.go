@@ -58,7 +58,7 @@ func (r *Reservation) Reserve(ctx context.Context, d *events.Reserve) (events.Ve
 	b.stats.Reserved.Add(1)
 	sent := b.config.Now()
 	park := time.Duration(d.ParkMS) * time.Millisecond
-	by := sent.Add(AnswerWithin + park)
+	by := sent.Add(b.config.AnswerWithin + park)
 	ev := b.event(fmt.Sprintf("%s/%d", r.id, d.Attempt), r.id, r.org, d)
 	ev.TraceParent = r.trace
 	err = b.config.Publisher.SubmitBy(ev, by, func(_ uint64, err error) {
@@ -128,7 +128,7 @@ func (r *Reservation) await(ctx context.Context, d *events.Reserve, answers <-ch
 			return v, maybe, errGone
 		case <-timer.C:
 			if !acked || !b.config.Now().Before(by) {
-				return v, maybe, &Unavailable{Why: fmt.Sprintf("no verdict within %s", AnswerWithin+park)}
+				return v, maybe, &Unavailable{Why: fmt.Sprintf("no verdict within %s", b.config.AnswerWithin+time.Duration(d.ParkMS)*time.Millisecond)}
 			}
 			if park > 0 {
 				b.tick()

@@ -24,6 +24,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const gateway events.Gateway = "gw-00000001"
 
+// patience is how long a test waits for what is bound to happen.
+const patience = time.Minute
+
 // desk is a book on a real log, with or without a projector that decides.
 type desk struct {
 	t    *testing.T
@@ -53,7 +56,13 @@ func newDesk(t *testing.T, decides bool) *desk {
 	d.pub, err = d.log.Publisher(ctx, journal.PublisherConfig{Gateway: gateway})
 	check(err)
 	running.Go(func() { _ = d.pub.Run(ctx) })
-	d.book = reservation.NewBook(reservation.Config{Gateway: gateway, Epoch: 1, Publisher: d.pub, Now: time.Now, MaybeAppended: journal.MaybeAppended})
+	config := reservation.Config{Gateway: gateway, Epoch: 1, Publisher: d.pub, Now: time.Now, MaybeAppended: journal.MaybeAppended}
+	if decides {
+		config.AnswerWithin = patience // there will be an answer, however late
+		at := time.Now()
+		config.Now = func() time.Time { return at } // what is too soon is not for the machine to say
+	}
+	d.book = reservation.NewBook(config)
 	if decides {
 		p, err := projector.New(projector.Config{Log: d.log, Conn: nc, Name: string(gateway)})
 		check(err)
@@ -76,7 +85,7 @@ func reserve(id events.RequestID, limit int64) *events.Reserve {
 // facts reads what the log says of a request, in words.
 func (d *desk) facts(id events.RequestID) (facts []string) {
 	d.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := d.pub.Flush(ctx); err != nil {
 		d.t.Fatal(err)
@@ -169,7 +178,9 @@ func TestTheClientLeavesBeforeTheVerdict(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	r := d.book.Begin("r1", "acme")
-	if _, err := r.Reserve(ctx, reserve("r1", 1)); !reservation.Gone(err) {
+	patient := reserve("r1", 1)
+	patient.ParkMS = events.MaxParkMS
+	if _, err := r.Reserve(ctx, patient); !reservation.Gone(err) {
 		t.Fatalf("got %v, want that the client is gone", err)
 	}
 	d.want("r1", "reserve 0", "release 0 of request, cancelled, dispatched no")

@@ -127,8 +127,7 @@ func TestClusterThroughTheCallout(t *testing.T) {
 	run(t, keys, credentials, "nats://"+nodes[2].client)
 
 	at := "nats://" + nodes[1].client
-	admin, err := nats.Connect(at, append(first.Authenticator().Own(access.Identity{Name: "admin-abcdefgh", Roles: []access.Role{access.System}}),
-		nats.Timeout(accesstest.Patience))...)
+	admin, err := accesstest.Connect(at, first.Authenticator().Own(access.Identity{Name: "admin-abcdefgh", Roles: []access.Role{access.System}})...)
 	if err != nil {
 		t.Fatal(err)
 	}

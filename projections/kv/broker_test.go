@@ -15,6 +15,7 @@ import (
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal/access"
+	"github.com/weirhq/weir/events/journal/access/accesstest"
 	"github.com/weirhq/weir/events/journal/embedded"
 	"github.com/weirhq/weir/projections/admission"
 	"github.com/weirhq/weir/projections/kv"
@@ -137,7 +138,7 @@ func TestViewOverTheBroker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nc, err := nats.Connect(b.URL(), b.secret.Options(access.Identity{Name: name, Roles: []access.Role{access.Gateway}})...)
+	nc, err := accesstest.Connect(b.URL(), b.secret.Options(access.Identity{Name: name, Roles: []access.Role{access.Gateway}})...)
 	if err != nil {
 		t.Fatal(err)
 	}

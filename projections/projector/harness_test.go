@@ -16,6 +16,7 @@ import (
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/events/journal/access"
+	"github.com/weirhq/weir/events/journal/access/accesstest"
 	"github.com/weirhq/weir/events/journal/embedded"
 	"github.com/weirhq/weir/projections/projector"
 )
@@ -70,7 +71,7 @@ func (w *world) connect(name string, roles ...access.Role) *nats.Conn {
 func (w *world) join(name string) *nats.Conn {
 	w.t.Helper()
 	id := access.Identity{Name: name, Roles: []access.Role{access.Gateway}}
-	nc, err := nats.Connect(w.broker.URL(), append(w.secret.Options(id), journal.Options(name)...)...)
+	nc, err := accesstest.Connect(w.broker.URL(), append(w.secret.Options(id), journal.Options(name)...)...)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -75,6 +75,7 @@ type Config struct {
 	Tracer      *trace.Tracer // nil: nothing is traced
 	Logger      *slog.Logger
 	DrainFor    time.Duration                         // Defaults to DrainFor
+	Answer      time.Duration                         // how long a reserve waits for its verdict. Defaults to reservation.AnswerWithin
 	Ledger      *ledger.Ledger                        // knows whether the log is the right one; nil: any is
 	Dial        func(name string) (*nats.Conn, error) // joins the log as a gateway process that is gone; nil: Conn may speak for all
 	Forward     []string                              // client headers that go upstream beside the usual ones. Defaults to none.
@@ -143,7 +144,7 @@ func New(ctx context.Context, c Config) (*Gateway, error) {
 	}
 	g.reach = newReach(g, g.spool)
 	g.book = reservation.NewBook(reservation.Config{Gateway: c.Name, Epoch: firstEpoch, Publisher: g.publisher, Projector: g.questions(), Now: time.Now,
-		MaybeAppended: journal.MaybeAppended, Spool: g.reach, Trusted: g.trusted})
+		MaybeAppended: journal.MaybeAppended, Spool: g.reach, AnswerWithin: c.Answer, Trusted: g.trusted})
 	if c.Ledger != nil {
 		c.Ledger.OnRecovered(g.reach.recovered)
 	}

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nats-io/nats.go"
 
 	"github.com/weirhq/weir/events/journal/access"
+	"github.com/weirhq/weir/events/journal/access/accesstest"
 	"github.com/weirhq/weir/events/journal/embedded"
 )
 
@@ -53,7 +53,7 @@ func TestCredentials(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		nc, err := nats.Connect(b.URL(), s.Options(access.Identity{Name: full, Roles: roles})...)
+		nc, err := accesstest.Connect(b.URL(), s.Options(access.Identity{Name: full, Roles: roles})...)
 		if err != nil {
 			return false
 		}

@@ -92,7 +92,7 @@ func startWith(t *testing.T, database, more string) *whole {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.n = &node{config: cfg, roles: allRoles, logger: slog.New(slog.DiscardHandler)}
+	w.n = &node{config: cfg, roles: allRoles, answer: answerWithin, logger: slog.New(slog.DiscardHandler)}
 	ctx, cancel := context.WithCancel(context.Background())
 	var group errgroup.Group
 	t.Cleanup(func() {

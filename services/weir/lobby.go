@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -123,6 +124,9 @@ func logAway(err error) bool {
 
 // serversAway says whether an error of joining the log tells that no server is there yet, rather than that one turns this process away.
 func serversAway(err error) bool {
+	if err != nil && strings.Contains(err.Error(), "expected 'PONG', got 'PING'") {
+		return true // one side was so slow that the server asked whether the other is there before it had answered
+	}
 	if errors.Is(err, nats.ErrNoServers) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, io.EOF) {
 		return true
 	}

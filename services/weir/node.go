@@ -67,8 +67,9 @@ type node struct {
 	config   *config.Config
 	roles    []string
 	logger   *slog.Logger
-	forward  []string // client headers that go upstream
-	operator bool     // joins another's log as an operator
+	forward  []string      // client headers that go upstream
+	operator bool          // joins another's log as an operator
+	answer   time.Duration // how long a reserve waits for its verdict. Defaults to reservation.AnswerWithin
 
 	name      string
 	registry  *prometheus.Registry
@@ -152,7 +153,7 @@ func (n *node) start(ctx context.Context) (err error) {
 			Config: n.config, Name: events.Gateway(n.name), Log: n.log, Conn: n.conn, Projector: n.projector,
 			Ledger: n.ledger, Dial: n.dialAs(),
 			View: n.view, Generations: n.generations(), Ratio: n.ratio(),
-			Registry: n.registry, Tracer: n.tracer, Logger: n.logger, Forward: n.forward})
+			Registry: n.registry, Tracer: n.tracer, Logger: n.logger, Forward: n.forward, Answer: n.answer})
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goccy/go-yaml"
 
@@ -16,6 +17,9 @@ import (
 	"github.com/weirhq/weir/services/config"
 	"github.com/weirhq/weir/services/provider"
 )
+
+// answerWithin is how long a gateway of the tests waits for a verdict, on a machine that may have much else to do.
+const answerWithin = 20 * time.Second
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -52,7 +56,7 @@ func startNode(t *testing.T, dir, yaml, roles string, env map[string]string) *no
 	must(t, err)
 	all, err := parseRoles(roles)
 	must(t, err)
-	n := &node{config: cfg, roles: all, logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	n := &node{config: cfg, roles: all, answer: answerWithin, logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	ctx, stop := context.WithCancel(context.Background())
 	if err := n.start(ctx); err != nil {
 		stop()

@@ -68,7 +68,7 @@ func newMeasured(t *testing.T, c stack.Config) *measured {
 	registry := prometheus.NewRegistry()
 	g, err := gateway.New(ctx, gateway.Config{Config: cfg, Name: events.Gateway(name), Log: log, Conn: conn, View: kv.NewView(time.Now),
 		Generations: auditor.NewReader(conn), Ratio: ratios.Ratio, Registry: registry,
-		Logger: stack.Quiet(), Forward: []string{provider.ScriptHeader}})
+		Logger: stack.Quiet(), Answer: stack.AnswerWithin, Forward: []string{provider.ScriptHeader}})
 	check(t, err)
 	g.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	m.url = "http://" + g.Addr().String()

@@ -14,6 +14,7 @@ import (
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/events/journal/access"
+	"github.com/weirhq/weir/events/journal/access/accesstest"
 	"github.com/weirhq/weir/events/journal/embedded"
 	"github.com/weirhq/weir/gateway/reservation"
 	"github.com/weirhq/weir/projections/projector"
@@ -56,7 +57,7 @@ func newEngine(tb testing.TB, gateways int, always bool) *engine {
 	for range gateways {
 		full, err := access.NewName("gw")
 		check(err)
-		nc, err := nats.Connect(broker.URL(), append(journal.Options(full), secret.Options(access.Identity{Name: full, Roles: []access.Role{access.Gateway}})...)...)
+		nc, err := accesstest.Connect(broker.URL(), append(journal.Options(full), secret.Options(access.Identity{Name: full, Roles: []access.Role{access.Gateway}})...)...)
 		check(err)
 		own, err := journal.Open(ctx, nc, journal.Config{})
 		check(err)

@@ -21,6 +21,8 @@ import (
 const (
 	storeName = "broker"
 	readyPoll = 10 * time.Second // how long one look for readiness takes at most; the context bounds the whole
+	dialFor   = 10 * time.Second // for one connection in the process
+	dialTries = 5
 )
 
 // Broker is a running server. Its methods may be used by many goroutines.
@@ -232,8 +234,15 @@ func (b *Broker) Connect(id access.Identity, opts ...nats.Option) (*nats.Conn, e
 	return nc, nil
 }
 
+// dial connects, again if the process was so busy that one side gave the other up: nothing is between the two that could be away.
 func (b *Broker) dial(opts ...nats.Option) (*nats.Conn, error) {
-	return nats.Connect("", append([]nats.Option{nats.InProcessServer(b.server)}, opts...)...)
+	opts = append([]nats.Option{nats.InProcessServer(b.server), nats.Timeout(dialFor)}, opts...)
+	for tries := 1; ; tries++ {
+		nc, err := nats.Connect("", opts...)
+		if err == nil || errors.Is(err, nats.ErrAuthorization) || tries == dialTries || !b.server.Running() {
+			return nc, err
+		}
+	}
 }
 
 // URL is where other processes join, "nats://host:port"; empty without Listen.

@@ -61,7 +61,7 @@ func TestWhoAsksIsKnown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nc, err := nats.Connect(b.URL(), secret.Options(access.Identity{Name: name, Roles: []access.Role{access.Gateway}})...)
+	nc, err := accesstest.Connect(b.URL(), secret.Options(access.Identity{Name: name, Roles: []access.Role{access.Gateway}})...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -315,14 +315,14 @@ func TestLimitsAndLog(t *testing.T) {
 		t.Error("a stream larger than the store was made")
 	}
 
-	if nc, err := nats.Connect(b.URL(), nats.UserInfo("gw-one-abcdefgh", "wrong")); err == nil {
+	if nc, err := accesstest.Connect(b.URL(), nats.UserInfo("gw-one-abcdefgh", "wrong")); err == nil {
 		nc.Close()
 		t.Fatal("a wrong secret joined")
 	}
 	if err := b.ReplaceCredentials(access.Credentials{}); err != nil {
 		t.Fatal(err)
 	}
-	if nc, err := nats.Connect(b.URL(), secrets["gw-one"].Options(access.Identity{Name: "gw-one-abcdefgh"})...); err == nil {
+	if nc, err := accesstest.Connect(b.URL(), secrets["gw-one"].Options(access.Identity{Name: "gw-one-abcdefgh"})...); err == nil {
 		nc.Close()
 		t.Error("who was removed could join")
 	}
@@ -388,7 +388,7 @@ func TestTLS(t *testing.T) {
 		nc.Close()
 		t.Error("joined without trusting the certificate")
 	}
-	nc, err := nats.Connect(b.URL(), append(who, nats.Secure(&tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}))...)
+	nc, err := accesstest.Connect(b.URL(), append(who, nats.Secure(&tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}))...)
 	if err != nil {
 		t.Fatal(err)
 	}

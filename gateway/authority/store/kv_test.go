@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/events/journal/access"
+	"github.com/weirhq/weir/events/journal/access/accesstest"
 	"github.com/weirhq/weir/events/journal/embedded"
 	"github.com/weirhq/weir/gateway/authority/store"
 	"github.com/weirhq/weir/gateway/authority/store/storetest"
@@ -76,7 +77,7 @@ func (b *broker) join() (*nats.Conn, string) {
 	b.t.Helper()
 	name, err := access.NewName("gw")
 	check(b.t, err)
-	nc, err := nats.Connect(b.URL(), append(journal.Options(name), b.secret.Options(access.Identity{Name: name, Roles: []access.Role{access.Gateway}})...)...)
+	nc, err := accesstest.Connect(b.URL(), append(journal.Options(name), b.secret.Options(access.Identity{Name: name, Roles: []access.Role{access.Gateway}})...)...)
 	check(b.t, err)
 	b.t.Cleanup(nc.Close)
 	return nc, name

@@ -34,7 +34,7 @@ func newGate(t testing.TB, b *broker, s func(*nats.Conn) store.Backend) *gate {
 	check(t, err)
 	pub, err := log.Publisher(within(t), journal.PublisherConfig{Gateway: events.Gateway(name)})
 	check(t, err)
-	book := reservation.NewBook(reservation.Config{Gateway: events.Gateway(name), Epoch: 1, Publisher: pub, Now: time.Now, MaybeAppended: journal.MaybeAppended})
+	book := reservation.NewBook(reservation.Config{Gateway: events.Gateway(name), Epoch: 1, Publisher: pub, Now: time.Now, AnswerWithin: patience, MaybeAppended: journal.MaybeAppended})
 	_, err = nc.Subscribe(access.VerdictPrefix+name, func(m *nats.Msg) {
 		if verdicts, err := events.DecodeVerdicts(m.Data); err == nil {
 			book.Verdicts(verdicts)

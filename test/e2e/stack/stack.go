@@ -3,6 +3,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -20,6 +21,7 @@ import (
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/events/journal/access"
+	"github.com/weirhq/weir/events/journal/access/accesstest"
 	"github.com/weirhq/weir/events/journal/embedded"
 	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/gateway/authority/store"
@@ -33,7 +35,11 @@ import (
 )
 
 // readyWithin bounds how long a stack may take to start or to stop, on a machine that has much else to do.
-const readyWithin = 30 * time.Second
+const readyWithin = 2 * time.Minute
+
+// AnswerWithin is how long a stack's gateways wait for a verdict: longer than the product's do, so that a machine that stands still for a while
+// does not decide what a test sees.
+const AnswerWithin = 20 * time.Second
 
 // Config says what a stack is made of.
 type Config struct {
@@ -42,6 +48,7 @@ type Config struct {
 	Gateways int               // Defaults to 1
 	Env      map[string]string // environment variables, for the configuration alone
 	DrainFor time.Duration     // how long a stopping gateway lets streams go on. Defaults to the product's
+	Answer   time.Duration     // how long a reserve waits for its verdict. Defaults to AnswerWithin
 	Now      func() time.Time  // the projector's own clock. Defaults to time.Now
 
 	// Dynamic is what a gateway, from 0 on, has of the authority made through the API, in mode dynamic. The first one manages it. Defaults
@@ -220,10 +227,10 @@ func (s *Stack) gateway(tb testing.TB) {
 	registry := prometheus.NewRegistry()
 	c := gateway.Config{Config: cfg, Name: events.Gateway(name), Log: s.Log, Conn: s.conn, Projector: s.Projector, View: s.near,
 		Ratio: s.auditor.Ratio, Registry: registry, Logger: Quiet(),
-		DrainFor: s.config.DrainFor, Forward: []string{provider.ScriptHeader}}
+		DrainFor: s.config.DrainFor, Answer: cmp.Or(s.config.Answer, AnswerWithin), Forward: []string{provider.ScriptHeader}}
 	closeConn := func() {}
 	if len(s.Gateways) > 0 {
-		c.Conn, err = nats.Connect(s.Broker.URL(), append(journal.Options(name), s.secret.Options(access.Identity{Name: name, Roles: []access.Role{access.Gateway}})...)...)
+		c.Conn, err = accesstest.Connect(s.Broker.URL(), append(journal.Options(name), s.secret.Options(access.Identity{Name: name, Roles: []access.Role{access.Gateway}})...)...)
 		check(tb, err)
 		closeConn = c.Conn.Close
 		c.Log, err = journal.Open(s.keep, c.Conn, journal.Config{})

@@ -16,7 +16,7 @@ import (
 )
 
 // Patience is how long a trial waits for what must happen; nothing is concluded from time passing.
-const Patience = 20 * time.Second
+const Patience = time.Minute
 
 // Peer is one identity's connection, and what the broker refused it.
 type Peer struct {
@@ -83,7 +83,7 @@ func (c Cluster) Join(t *testing.T, configured string) *Peer {
 				p.refused <- err.Error()
 			}
 		}))
-	if p.Conn, err = nats.Connect(c.URL, opts...); err != nil {
+	if p.Conn, err = Connect(c.URL, opts...); err != nil {
 		t.Fatalf("joining as %s: %v", name, err)
 	}
 	t.Cleanup(p.Close)

@@ -63,7 +63,7 @@ func (c Cluster) authentication(t *testing.T) {
 		"own connection, unproven": {"gw-one-abcdefgh", "own.system.00"},
 		"nobody":                   {"", ""},
 	} {
-		nc, err := nats.Connect(c.URL, nats.UserInfo(who[0], who[1]), nats.Timeout(Patience))
+		nc, err := Connect(c.URL, nats.UserInfo(who[0], who[1]))
 		if err == nil {
 			nc.Close()
 			t.Errorf("%s: %q could join", what, who[0])
