@@ -142,7 +142,7 @@ models: [{id: m, max_output_tokens: 4096, local: {engine: vllm, replicas: ["{{up
 func TestAClockThatIsWrongIsNoOutage(t *testing.T) {
 	t.Parallel() // it mostly waits
 	var off atomic.Int64
-	s := stack.New(t, stack.Config{Gateways: 2, Now: func() time.Time { return time.Now().Add(time.Duration(off.Load())) }, Settings: stack.Settings{
+	s := stack.New(t, stack.Config{Gateways: 2, Answer: 5 * time.Second, Now: func() time.Time { return time.Now().Add(time.Duration(off.Load())) }, Settings: stack.Settings{
 		Weir: `models: [{id: m, max_output_tokens: 4096, local: {engine: vllm, replicas: ["{{upstream}}"]}}]`}})
 	refused := func(g *stack.Gateway) (string, bool) {
 		a := stack.Do(t, stack.Request{URL: g.URL + "/v1/chat/completions", Key: "demo", Body: chat("m", `"max_tokens":8,`)})
