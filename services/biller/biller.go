@@ -39,6 +39,7 @@ type ExportStatus struct {
 	Oldest   time.Time // when the oldest of them came into the stream; zero: there are none
 	FailedAt time.Time // when a try last failed; zero: none has
 	Failed   string    // why
+	Failing  time.Time // since when every try has failed; zero: the last one did not
 }
 
 // Biller writes lines. Its methods may be called at the same time.

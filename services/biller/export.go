@@ -70,6 +70,7 @@ func (x *export) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if !x.b.writing.Load() {
 			consumer = nil
+			x.failing(nil) // whoever writes knows
 			_ = follow.Pause(ctx, idlePause)
 			continue
 		}
@@ -80,8 +81,9 @@ func (x *export) run(ctx context.Context) error {
 		if err == nil {
 			err = x.step(ctx, consumer)
 		}
-		if err != nil && ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil && !errors.Is(err, errLost) {
 			x.b.warn("export "+x.Name, err)
+			x.failing(err)
 			consumer = nil
 			_ = follow.Pause(ctx, retryPause)
 		}
@@ -138,6 +140,7 @@ func (x *export) step(ctx context.Context, consumer jetstream.Consumer) error {
 	if len(msgs) == 0 {
 		if batch.Error() == nil {
 			x.b.noteExport(x.Name, func(s *ExportStatus) { s.Behind, s.Oldest = 0, time.Time{} })
+			x.failing(nil)
 		}
 		return batch.Error()
 	}
@@ -199,6 +202,7 @@ func (x *export) deliver(ctx context.Context, records []Record) error {
 			taken = len(records)
 		}
 		if taken > 0 {
+			x.failing(nil)
 			x.b.noteExport(x.Name, func(s *ExportStatus) { s.Exported += uint64(taken) })
 			x.took(records[:taken])
 			records = records[taken:]
@@ -234,7 +238,7 @@ func (x *export) rest(ctx context.Context, failed error, next time.Duration) err
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	x.b.noteExport(x.Name, func(s *ExportStatus) { s.Failures, s.FailedAt, s.Failed = s.Failures+1, x.b.cfg.Now(), failed.Error() })
+	x.failing(failed)
 	x.b.warn("export "+x.Name+": it is tried again", failed)
 	if !x.b.writing.Load() {
 		return errLost
@@ -244,6 +248,20 @@ func (x *export) rest(ctx context.Context, failed error, next time.Duration) err
 		next = max(next, l.after)
 	}
 	return follow.Pause(ctx, next)
+}
+
+// failing notes that a try failed, or with nil that one did not.
+func (x *export) failing(err error) {
+	x.b.noteExport(x.Name, func(s *ExportStatus) {
+		if err == nil {
+			s.Failing = time.Time{}
+			return
+		}
+		now := x.b.cfg.Now()
+		if s.Failures, s.FailedAt, s.Failed = s.Failures+1, now, err.Error(); s.Failing.IsZero() {
+			s.Failing = now
+		}
+	})
 }
 
 var errLost = errors.New("another biller exports")
@@ -269,6 +287,7 @@ func (x *export) bury(r Record, reason string) error {
 		return fmt.Errorf("keep dead letter %s: %w", r.ID, err)
 	}
 	x.b.noteExport(x.Name, func(s *ExportStatus) { s.Dead++ })
+	x.failing(nil)
 	x.took([]Record{r})
 	x.b.warn("export "+x.Name+": a line is a dead letter", fmt.Errorf("line %s: %s", r.ID, reason))
 	return nil

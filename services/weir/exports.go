@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"text/tabwriter"
+	"time"
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/services/biller"
@@ -19,7 +21,7 @@ import (
 
 // exportsCommand looks after what exports could not hand on.
 type exportsCommand struct {
-	List  exportsListCommand  `cmd:"" default:"1" help:"List the exports and their dead letters."`
+	List  exportsListCommand  `cmd:"" default:"1" help:"List the exports, their dead letters, and since when and why one is failing."`
 	Retry exportsRetryCommand `cmd:"" help:"Send dead letters again, under the ids that they had."`
 }
 
@@ -60,15 +62,68 @@ func exporter(x *config.Export) biller.Exporter {
 	return &biller.CSV{Dir: x.Path}
 }
 
-// exportsListCommand lists exports.
-type exportsListCommand struct{}
+// maxWhy bounds what is shown of a reason, in characters: it may have a receiver's whole answer.
+const maxWhy = 300
 
-// Run prints a line an export.
+// exportStatus is where an export of a process stands.
+type exportStatus struct {
+	Name    string     `json:"name"`
+	Active  bool       `json:"active"` // this process hands on; else another, or none
+	Sent    uint64     `json:"sent"`
+	Retried uint64     `json:"retried"`
+	Dead    uint64     `json:"dead_letters"`
+	Behind  uint64     `json:"behind"`  // lines
+	Failing *time.Time `json:"failing"` // since when every try has failed; null: the last one did not
+	Failed  *time.Time `json:"failed"`  // when a try last failed; null: none has
+	Why     string     `json:"why,omitempty"`
+}
+
+// exportsStatus gives them in the order of the configuration.
+func exportsStatus(b biller.Status, exports []config.Export) (all []exportStatus) {
+	instant := func(t time.Time) *time.Time {
+		if t.IsZero() {
+			return nil
+		}
+		t = t.UTC()
+		return &t
+	}
+	for i := range exports {
+		x := b.Exports[exports[i].Name]
+		all = append(all, exportStatus{exports[i].Name, b.Writing, x.Exported, x.Failures, x.Dead, x.Behind, instant(x.Failing), instant(x.FailedAt), x.Failed})
+	}
+	return all
+}
+
+// String says how it does, in words.
+func (x *exportStatus) String() string {
+	switch {
+	case !x.Active:
+		return "not handed on by this process"
+	case x.Failing != nil:
+		why := []rune(strings.Join(strings.Fields(x.Why), " "))
+		return fmt.Sprintf("failing since %s, %d behind: %s", x.Failing.Format(time.RFC3339), x.Behind, string(why[:min(len(why), maxWhy)]))
+	case x.Behind > 0:
+		return fmt.Sprintf("handing on, %d behind", x.Behind)
+	}
+	return "all handed on"
+}
+
+// exportsListCommand lists exports.
+type exportsListCommand struct {
+	URL string `help:"The process that bills; by default what serves at the address in the configuration." placeholder:"URL"`
+	Key string `env:"WEIR_ADMIN_KEY" help:"Admin key."`
+}
+
+// Run prints a line an export, and how each does by the process that bills.
 func (c *exportsListCommand) Run(cli *cli, out io.Writer) error {
 	cfg, _, err := config.Load(cli.Config, os.Getenv)
 	if err != nil {
 		return err
 	}
+	return c.run(cfg, out)
+}
+
+func (c *exportsListCommand) run(cfg *config.Config, out io.Writer) error {
 	t := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(t, "name\ttype\tto\tdead letters\tin")
 	for i := range cfg.Exports {
@@ -84,7 +139,22 @@ func (c *exportsListCommand) Run(cli *cli, out io.Writer) error {
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", x.Name, x.Type, to, n, path)
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil || len(cfg.Exports) == 0 {
+		return err
+	}
+	s, err := askStatus(cmp.Or(c.URL, "http://"+cfg.OperatorsAddress()), c.Key)
+	if err != nil {
+		_, err = fmt.Fprintf(out, "\nhow they do is not known: %v\n", err)
+		return err
+	}
+	fmt.Fprintln(out)
+	for i := range s.Exports {
+		fmt.Fprintf(out, "%s: %s\n", s.Exports[i].Name, &s.Exports[i])
+	}
+	if len(s.Exports) == 0 {
+		fmt.Fprintf(out, "how they do is not known: %s does not bill; name the process that does with --url\n", s.Name)
+	}
+	return nil
 }
 
 // exportsRetryCommand sends dead letters again.

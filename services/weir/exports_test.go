@@ -8,9 +8,12 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/weirhq/weir/services/biller"
 	"github.com/weirhq/weir/services/config"
@@ -141,6 +144,63 @@ func TestExportsOfTheConfiguration(t *testing.T) {
 	}
 	if err := retry("nobody"); err == nil || !strings.Contains(err.Error(), "nobody") {
 		t.Errorf("%v", err)
+	}
+}
+
+// An export that fails is said to, since when and why, until a line is taken.
+func TestExportsThatFailAreShown(t *testing.T) {
+	var status atomic.Int64
+	status.Store(http.StatusServiceUnavailable)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "shut\nfor the day", int(status.Load()))
+	}))
+	defer server.Close()
+	files := t.TempDir()
+	secret := filepath.Join(files, "secret")
+	w := startWith(t, "", "exports:\n  - {name: meter, type: cloudevents-http, url: \""+server.URL+"\", secret_file: "+secret+", retry: {first: 10ms, most: 50ms}, dead_letters: "+files+
+		"}\n  - {name: files, type: csv, path: "+files+"}\n")
+	began := time.Now().Add(-time.Second).Truncate(time.Second) // instants are shown in seconds
+	list := func() string {
+		t.Helper()
+		var out bytes.Buffer
+		if err := (&exportsListCommand{w.url, testAdmin}).run(w.n.config, &out); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	shows := func(wants ...string) (text string) {
+		t.Helper()
+		w.eventually(strings.Join(wants, ", "), func() bool {
+			text = list()
+			return !slices.ContainsFunc(wants, func(want string) bool { return !strings.Contains(text, want) })
+		})
+		return text
+	}
+	shows("meter: all handed on\n", "files: all handed on\n")
+	w.chat("acme", 200)
+	text := shows("meter: failing since ", ", 1 behind: ", "no such file or directory\n", "files: all handed on\n")
+	_, since, _ := strings.Cut(text, "failing since ")
+	since, _, _ = strings.Cut(since, ",")
+	if at, err := time.Parse(time.RFC3339, since); err != nil || at.Before(began) || at.After(time.Now()) {
+		t.Errorf("since %q: %v", since, err)
+	}
+	if err := os.WriteFile(secret, []byte("let me in"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if text := shows("503 Service Unavailable shut for the day\n"); !strings.Contains(text, "failing since "+since+",") {
+		t.Errorf("it fails since %s, not since another reason came:\n%s", since, text)
+	}
+	if got, err := askStatus(w.url, testAdmin); err != nil || len(got.Exports) != 2 || got.Exports[0].Failing == nil || got.Exports[0].Retried == 0 || got.Exports[1].Failing != nil {
+		t.Errorf("status: %+v %v", got.Exports, err)
+	}
+	status.Store(http.StatusNoContent)
+	shows("meter: all handed on\n")
+	if got, err := askStatus(w.url, testAdmin); err != nil || got.Exports[0].Failing != nil || got.Exports[0].Failed == nil || got.Exports[0].Sent != 1 {
+		t.Errorf("status: %+v %v", got.Exports, err)
+	}
+	var out bytes.Buffer
+	if err := (&exportsListCommand{w.url, "sk-weir-wrong"}).run(w.n.config, &out); err != nil || !strings.Contains(out.String(), "how they do is not known: ") {
+		t.Errorf("%v %s", err, out.String())
 	}
 }
 

@@ -33,6 +33,7 @@ type processStatus struct {
 	Log       *logStatus       `json:"log,omitempty"`
 	Ledger    *ledgerStatus    `json:"ledger,omitempty"`
 	Authority *authorityState  `json:"authority,omitempty"`
+	Exports   []exportStatus   `json:"exports,omitempty"`
 }
 
 // authorityState is how the authority made through the API is known here.
@@ -111,6 +112,9 @@ func (n *node) status(ctx context.Context) processStatus {
 	}
 	if n.projector != nil {
 		s.Projector = projectorState(ctx, n.projector)
+	}
+	if n.biller != nil {
+		s.Exports = exportsStatus(n.biller.Status(), n.config.Exports)
 	}
 	if info, err := n.log.Info(ctx); err == nil {
 		s.Log = &logStatus{info.Created, info.First, info.Last, info.Bytes, info.MaxBytes}
@@ -203,34 +207,42 @@ func (c *statusCommand) Run(cli *cli, out io.Writer) error {
 		}
 		c.URL = "http://" + cfg.OperatorsAddress()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), statusWithin)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(c.URL, "/")+"/status", nil)
+	s, err := askStatus(c.URL, c.Key)
 	if err != nil {
 		return fmt.Errorf("status: %w", err)
-	}
-	request.Header.Set("Authorization", "Bearer "+c.Key)
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return fmt.Errorf("status: %w", err)
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode == http.StatusServiceUnavailable {
-		var s struct{ Why string }
-		_ = json.NewDecoder(answer.Body).Decode(&s) // of a process that waits to begin
-		return fmt.Errorf("status: %s is not ready: %s", c.URL, s.Why)
-	}
-	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("status: %s answered %s: an admin key is needed (WEIR_ADMIN_KEY)", c.URL, answer.Status)
-	}
-	var s processStatus
-	if err := json.NewDecoder(answer.Body).Decode(&s); err != nil {
-		return fmt.Errorf("status: read the answer: %w", err)
 	}
 	if c.JSON {
 		return json.NewEncoder(out).Encode(s)
 	}
 	return s.print(out)
+}
+
+// askStatus asks a process how it is.
+func askStatus(url, key string) (s processStatus, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), statusWithin)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+"/status", nil)
+	if err != nil {
+		return s, err
+	}
+	request.Header.Set("Authorization", "Bearer "+key)
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return s, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode == http.StatusServiceUnavailable {
+		var s struct{ Why string }
+		_ = json.NewDecoder(answer.Body).Decode(&s) // of a process that waits to begin
+		return processStatus{}, fmt.Errorf("%s is not ready: %s", url, s.Why)
+	}
+	if answer.StatusCode != http.StatusOK {
+		return s, fmt.Errorf("%s answered %s: an admin key is needed (WEIR_ADMIN_KEY)", url, answer.Status)
+	}
+	if err := json.NewDecoder(answer.Body).Decode(&s); err != nil {
+		return s, fmt.Errorf("read the answer: %w", err)
+	}
+	return s, nil
 }
 
 func (s *processStatus) print(out io.Writer) error {
@@ -281,6 +293,10 @@ func (s *processStatus) print(out io.Writer) error {
 			}
 			fmt.Fprintf(t, "lease\t%s, epoch %d, %s, %d running\n", l.Gateway, l.Epoch, how, l.Running)
 		}
+	}
+	for i := range s.Exports {
+		x := &s.Exports[i]
+		fmt.Fprintf(t, "export\t%s, %s\n", x.Name, x)
 	}
 	return t.Flush()
 }
