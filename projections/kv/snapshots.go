@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/events/journal/access"
 )
 
@@ -45,6 +46,31 @@ type Snapshot struct {
 	slot     string
 	revision uint64 // of this entry
 }
+
+// Connects proves that a log can be folded on from a snapshot: it is of this very log, and what comes after it is there. Where the log
+// cannot tell, the ledger does, if both are known. The error says why it cannot be, after "the snapshot".
+func (s *Snapshot) Connects(ctx context.Context, log *journal.Log, info journal.Info, ledger string) error {
+	switch {
+	case !s.Created.Equal(info.Created):
+		return fmt.Errorf("is of a log made at %s, and this one was made at %s", instant(s.Created), instant(info.Created))
+	case s.Seq+1 < info.First:
+		return fmt.Errorf("ends too early: sequences %d to %d are gone", s.Seq+1, info.First-1)
+	case s.Seq > info.Last:
+		return fmt.Errorf("is of a longer log: this one ends at sequence %d", info.Last)
+	}
+	link, held, err := log.Link(ctx, s.Seq)
+	switch {
+	case err != nil:
+		return fmt.Errorf("cannot be compared with the log: %w", err)
+	case held && s.Link != "" && link.String() != s.Link:
+		return errors.New("is of another log: another message stands there now")
+	case (!held || s.Link == "") && s.Ledger != ledger && s.Ledger != "" && ledger != "":
+		return fmt.Errorf("is of ledger %s, and this is ledger %s", s.Ledger, ledger)
+	}
+	return nil
+}
+
+func instant(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
 // SnapshotsConfig says whose snapshots they are.
 type SnapshotsConfig struct {

@@ -141,7 +141,7 @@ func (l *loop) borrow(ctx context.Context, shared *kv.Snapshots, info journal.In
 
 // fetch gets a shared snapshot from which a log can be folded on. The error says why it cannot be had, or is none.
 func fetch(ctx context.Context, from *kv.Snapshots, log *journal.Log, info journal.Info, ledger string, s kv.Snapshot) (h header, fold *admission.Fold, err error) {
-	if err := connects(ctx, log, info, ledger, s); err != nil {
+	if err := s.Connects(ctx, log, info, ledger); err != nil {
 		return h, nil, err
 	}
 	b, err := from.Fetch(ctx, s)
@@ -156,30 +156,6 @@ func fetch(ctx context.Context, from *kv.Snapshots, log *journal.Log, info journ
 	}
 	return h, fold, nil
 }
-
-// connects proves that a log can be folded on from a shared snapshot: it is of this very log, and what comes after it is there.
-func connects(ctx context.Context, log *journal.Log, info journal.Info, ledger string, s kv.Snapshot) error {
-	switch {
-	case !s.Created.Equal(info.Created):
-		return fmt.Errorf("is of a log made at %s, and this one was made at %s", instant(s.Created), instant(info.Created))
-	case s.Seq+1 < info.First:
-		return fmt.Errorf("ends too early: sequences %d to %d are gone", s.Seq+1, info.First-1)
-	case s.Seq > info.Last:
-		return fmt.Errorf("is of a longer log: this one ends at sequence %d", info.Last)
-	}
-	link, held, err := log.Link(ctx, s.Seq)
-	switch {
-	case err != nil:
-		return fmt.Errorf("cannot be compared with the log: %w", err)
-	case held && s.Link != "" && link.String() != s.Link:
-		return errors.New("is of another log: another message stands there now")
-	case (!held || s.Link == "") && s.Ledger != ledger && s.Ledger != "" && ledger != "":
-		return fmt.Errorf("is of ledger %s, and this is ledger %s", s.Ledger, ledger)
-	}
-	return nil
-}
-
-func instant(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
 // SharedFold gives the newest shared fold that is before a sequence and from which a log can be folded on; nil if there is none. It needs
 // no more than to read streams.

@@ -22,6 +22,7 @@ type Status struct {
 	Pending   int    // lines that are not known to be in the stream
 	Written   uint64 // lines written by this biller
 	Conflicts uint64 // times that the stream did not end where this biller knew it to end
+	Shared    uint64 // the sequence that the newest state is of which this biller shared
 	Open      int    // requests that can still give a line
 	Counts    usage.Counts
 	Behind    uint64 // messages of the log that are still to be read, if the source says

@@ -25,7 +25,8 @@ type Config struct {
 	// Name is the process's own, for the lease. There is no default.
 	Name string
 
-	// DataDir is where the state is kept, in its folder "biller". Defaults to none: then a biller begins with the log's first record.
+	// DataDir is where the state is kept, in its folder "biller". Defaults to none: then a biller begins with the log's first
+	// record, or a shared state.
 	DataDir string
 
 	// Source gives the log from a position on. Defaults to a tap of Log.
@@ -56,6 +57,9 @@ type Config struct {
 	// SaveEvery is how often the state is kept. Defaults to 1 minute.
 	SaveEvery time.Duration
 
+	// ShareEvery is how often the state is put where other billers find it, while this one writes; once more when it stops. Defaults to 5 minutes.
+	ShareEvery time.Duration
+
 	// Now is the clock; only its differences count. Defaults to time.Now.
 	Now func() time.Time
 
@@ -67,6 +71,8 @@ type Config struct {
 const (
 	DefaultMaxAge    = 400 * 24 * time.Hour
 	DefaultSaveEvery = time.Minute
+
+	DefaultShareEvery = 5 * time.Minute
 )
 
 func (c Config) withDefaults() Config {
@@ -84,6 +90,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.SaveEvery == 0 {
 		c.SaveEvery = DefaultSaveEvery
+	}
+	if c.ShareEvery == 0 {
+		c.ShareEvery = DefaultShareEvery
 	}
 	if c.Now == nil {
 		c.Now = time.Now
@@ -122,6 +131,9 @@ func (c Config) Validate() error {
 	}
 	if c.SaveEvery < 0 {
 		faults = append(faults, fmt.Errorf("save every %s: is negative", c.SaveEvery))
+	}
+	if c.ShareEvery < 0 {
+		faults = append(faults, fmt.Errorf("share every %s: is negative", c.ShareEvery))
 	}
 	names := map[string]bool{}
 	for i, x := range c.Exports {

@@ -37,6 +37,7 @@ type worker struct {
 	next   time.Time // not before: look where the stream ends, or try again
 	saved  time.Time // when the state was last kept
 	keep   uint64    // the sequence that the kept state is of
+	sharer sharer
 }
 
 func (w *worker) run(ctx context.Context) error {
@@ -51,6 +52,7 @@ func (w *worker) run(ctx context.Context) error {
 		w.b.warn("read the state", err)
 	}
 	w.saved, w.keep = w.b.cfg.Now(), w.applied
+	defer w.unshare()
 	for {
 		err := w.read(ctx)
 		if ctx.Err() != nil {
@@ -59,6 +61,12 @@ func (w *worker) run(ctx context.Context) error {
 		if _, replaced := errors.AsType[*journal.Replaced](err); replaced {
 			w.b.warn("billing goes on with what the log holds now", err)
 			w.begin(w.pending)
+			continue
+		}
+		if gone := begins(err); gone != nil {
+			if err := w.borrow(ctx, gone); err != nil {
+				return ended(ctx, err)
+			}
 			continue
 		}
 		if isGone(err) {
@@ -75,6 +83,17 @@ func (w *worker) run(ctx context.Context) error {
 		}
 		return err
 	}
+}
+
+// begins says that the log begins too late for the state, if that is what an error means.
+func begins(err error) *forgotten {
+	if gone, ok := errors.AsType[*forgotten](err); ok {
+		return gone
+	}
+	if lost, ok := errors.AsType[*journal.Lost](err); ok {
+		return &forgotten{lost.First}
+	}
+	return nil
 }
 
 // ended gives nothing in place of an error that ctx's end has made.
@@ -123,8 +142,7 @@ func (w *worker) read(ctx context.Context) error {
 func (w *worker) take(ctx context.Context, b follow.Batch) error {
 	if len(b.Records) > 0 && w.applied == 0 {
 		if first := b.Records[0].Seq; first > 1 {
-			return fmt.Errorf("the log begins at sequence %d: who was admitted before cannot be known; put the %s of another biller in %s/%s",
-				first, snapshotName, w.b.cfg.DataDir, folder)
+			return &forgotten{first}
 		}
 	}
 	w.created, w.chain = b.Created, b.Chain
@@ -196,6 +214,7 @@ func (w *worker) turn(ctx context.Context) error {
 	if w.b.cfg.Now().Sub(w.saved) >= w.b.cfg.SaveEvery && w.keep != w.applied {
 		w.save()
 	}
+	w.share(ctx)
 	return nil
 }
 
@@ -268,7 +287,7 @@ func (w *worker) sync(ctx context.Context) error {
 		}
 		return errors.Join(w.closed(err), w.openAgain(ctx, err))
 	}
-	if known && at.before(w.written) || !known && end == 0 && w.written != (position{}) {
+	if w.lost(end, at, known) {
 		return fmt.Errorf("%w: it ends with the line at %d.%d of the log, and held the one at %d.%d", errBehind, at.Seq, at.N, w.written.Seq, w.written.N)
 	}
 	if known {
@@ -281,6 +300,11 @@ func (w *worker) sync(ctx context.Context) error {
 	w.drop(n)
 	w.end, w.synced = end, true
 	return nil
+}
+
+// lost says whether the stream, which ends so, has lost lines that were in it.
+func (s *state) lost(end uint64, at position, known bool) bool {
+	return known && at.before(s.written) || !known && end == 0 && s.written != (position{})
 }
 
 // openAgain makes the stream anew if it is gone.
@@ -307,5 +331,6 @@ func (w *worker) finish(ctx context.Context) error {
 		w.b.warn("write the last lines: they are in the state that is kept", err)
 	}
 	w.save()
+	w.shareLast(last)
 	return nil
 }

@@ -120,6 +120,7 @@ func registerBiller(r prometheus.Registerer, b *biller.Biller, now func() time.T
 	s.gauge("behind", "Messages of the log that are still to be read.", func(s status) float64 { return float64(s.Behind) })
 	s.gauge("pending_lines", "Lines that are not known to be in the stream.", func(s status) float64 { return float64(s.Pending) })
 	s.gauge("open_requests", "Requests that can still give a line.", func(s status) float64 { return float64(s.Open) })
+	s.gauge("shared_sequence", "The sequence of the newest state that this biller shared.", func(s status) float64 { return float64(s.Shared) })
 	s.counter("lines_total", "Lines written.", func(s status) float64 { return float64(s.Written) })
 	s.counter("conflicts_total", "Times that the stream did not end where this biller knew it to end.", func(s status) float64 { return float64(s.Conflicts) })
 	s.counter("counted_total", "Lines counted by hour and day in the database.", func(s status) float64 { return float64(s.Usage.Counted) })

@@ -29,14 +29,28 @@ func TestTheBrokersClockSteps(t *testing.T) {
 	}{{time.Minute, "full"}, {-time.Minute, "empty"}} {
 		t.Run(row.by.String(), func(t *testing.T) {
 			t.Parallel()
-			brokersClock(t, row.by, row.windows)
+			brokersClock(t, "the broker's", setup{}, row.by, row.windows)
 		})
 	}
 }
 
-func brokersClock(t *testing.T, by time.Duration, windows string) {
+// The same of a NATS server of its own.
+func TestAServersClockSteps(t *testing.T) {
+	t.Parallel()
+	for _, by := range []time.Duration{time.Minute, -time.Minute} {
+		t.Run(by.String(), func(t *testing.T) {
+			t.Parallel()
+			brokersClock(t, "a NATS server's", setup{servers: 1}, by, "empty")
+		})
+	}
+}
+
+// brokersClock steps the clock of what holds the log in a world.
+func brokersClock(t *testing.T, whose string, s setup, by time.Duration, windows string) {
 	var c *clock
-	w := newWorld(t, setup{apart: true, change: func(w *world) { c = newClock(t, w.core) }})
+	s.apart, s.change = true, func(w *world) { c = newClock(t, w.core) }
+	w := newWorld(t, s)
+	w.operator()
 	l := w.run(clients())
 	time.Sleep(3 * time.Second)
 	c.off(by)
@@ -48,7 +62,7 @@ func brokersClock(t *testing.T, by time.Duration, windows string) {
 	w.saysTheClock()
 	w.statusSaysTheClock()
 	asked := time.Now()
-	said := w.weir("recover", "--config", w.file("core"), "--windows", windows, "--reason", "the clock was wrong by "+by.String())
+	said := w.weir("recover", "--config", w.file("operator"), "--windows", windows, "--reason", "the clock was wrong by "+by.String())
 	w.ready()
 	recovered := time.Now()
 	if windows == "full" {
@@ -65,7 +79,8 @@ func brokersClock(t *testing.T, by time.Duration, windows string) {
 	}
 	none(t, all, "of a log that is in reach")
 	words := fmt.Sprintf("%s; the clock was named after %.1f s, admitted again %.1f s after weir recover --windows %s", say(all), known.Sub(stepped).Seconds(), recovered.Sub(asked).Seconds(), windows)
-	line(t, fmt.Sprintf("the broker's clock stepped by %s, and back", by), words, w.check(all, checks{clock: true}))
+	line(t, fmt.Sprintf("%s clock stepped by %s, and back", whose, by), words, w.check(all, checks{clock: true}))
+	w.verifies()
 	if t.Failed() {
 		t.Log(said)
 	}
@@ -76,6 +91,19 @@ func none(t *testing.T, all []result, why string) {
 	t.Helper()
 	if n := count(all, func(r *result) bool { return r.bounded }); n > 0 {
 		t.Errorf("%d requests were admitted by the allowance, %s", n, why)
+	}
+}
+
+// operator writes the configuration of an operator's commands, where the projector keeps its snapshots.
+func (w *world) operator() {
+	w.config("operator", w.joins(string(access.Projector), free(w.tb), w.everywhere(), access.Operator))
+}
+
+// verifies checks that what is kept agrees with the log.
+func (w *world) verifies() {
+	w.tb.Helper()
+	if said := w.weir("verify", "--config", w.file("operator")); !strings.Contains(said, "no difference") {
+		w.tb.Errorf("weir verify says\n%s", said)
 	}
 }
 
@@ -225,4 +253,44 @@ func projectorsClock(t *testing.T, by time.Duration) {
 	none(t, all, "though one projector answers")
 	few(t, all, "though one projector answers")
 	line(t, fmt.Sprintf("the clock of one of two projectors stepped by %s, and back", by), say(all), w.check(all, checks{}))
+}
+
+// The clock of a machine that runs every process steps, and back. To all of them the log's time is right but for what was written before a step
+// back and is read after it: where a projector meets that, it says so and nothing is admitted until an operator says that the clock is right.
+func TestAMachinesClockSteps(t *testing.T) {
+	t.Parallel()
+	for _, by := range []time.Duration{time.Minute, -time.Minute} {
+		t.Run(by.String(), func(t *testing.T) {
+			t.Parallel()
+			machinesClock(t, by)
+		})
+	}
+}
+
+func machinesClock(t *testing.T, by time.Duration) {
+	var c *clock
+	w := newWorld(t, setup{apart: true, change: func(w *world) {
+		c = newClock(t, append([]*process{w.core, w.gateways[0], w.gateways[1]}, w.readers...)...)
+	}})
+	w.operator()
+	l := w.run(clients())
+	time.Sleep(3 * time.Second)
+	met := "admitted all the while"
+	for _, off := range []time.Duration{by, 0} {
+		c.off(off)
+		time.Sleep(15 * time.Second)
+		if w.projectorSays(string(access.Projector)).Ready {
+			continue
+		}
+		w.saysTheClock()
+		w.weir("recover", "--config", w.file("operator"), "--windows", "empty", "--reason", "the clock was stepped back")
+		w.ready()
+		met = "a record from before the step back was met, the clock named, and admitted again after weir recover"
+	}
+	w.ready()
+	time.Sleep(2 * time.Second)
+	all := l.end()
+	none(t, all, "of a log that is in reach")
+	line(t, fmt.Sprintf("the clock of a machine with every process stepped by %s, and back", by), say(all)+"; "+met, w.check(all, checks{clock: true}))
+	w.verifies()
 }

@@ -58,8 +58,9 @@ func openChaosStep() *atomic.Int64 {
 }
 `
 
-// stepping builds the product so, once. What is compiled anew, all of it, stays in the build cache: the sources have a place of their own there.
-var stepping = sync.OnceValues(func() (string, error) {
+// overlay writes the sources that are compiled in place of those of package time, once, and says where it says which. They have a place of
+// their own in the build cache, so that what is compiled anew, all of a program, stays there.
+var overlay = sync.OnceValues(func() (string, error) {
 	text, err := exec.Command("go", "env", "GOROOT", "GOCACHE").Output()
 	if err != nil {
 		return "", fmt.Errorf("go env: %w", err)
@@ -84,11 +85,11 @@ var stepping = sync.OnceValues(func() (string, error) {
 	for name := range files {
 		replace[filepath.Join(goTime, name)] = filepath.Join(dir, name)
 	}
-	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	text, err = json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
 		return "", err
 	}
-	files["overlay.json"] = string(overlay)
+	files["overlay.json"] = string(text)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
@@ -103,27 +104,36 @@ var stepping = sync.OnceValues(func() (string, error) {
 			return "", err
 		}
 	}
-	path := filepath.Join(filepath.Dir(binary), "weir-stepping")
-	build := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", path, "github.com/weirhq/weir/services/weir")
-	if text, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building weir with a clock that can be stepped: %w\n%s", err, text)
-	}
-	return path, nil
+	return filepath.Join(dir, "overlay.json"), nil
 })
 
-// clock is the wall clock of a process.
+// The product, and the NATS server, with a clock that can be stepped.
+var (
+	steppingWeir = sync.OnceValues(func() (string, error) { return stepping("weir", "github.com/weirhq/weir/services/weir") })
+	steppingNATS = sync.OnceValues(func() (string, error) { return stepping("nats-server", "github.com/nats-io/nats-server/v2") })
+)
+
+func stepping(name, program string) (string, error) {
+	sources, err := overlay()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(filepath.Dir(binary), name+"-stepping")
+	if text, err := exec.Command("go", "build", "-overlay", sources, "-o", path, program).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building %s with a clock that can be stepped: %w\n%s", name, err, text)
+	}
+	return path, nil
+}
+
+// clock is the wall clock of a machine: of one process or of several.
 type clock struct {
 	tb   testing.TB
 	file *os.File
 }
 
-// newClock gives a process that has not started yet a clock that can be stepped.
-func newClock(tb testing.TB, p *process) *clock {
+// newClock gives processes that have not started yet one clock that can be stepped.
+func newClock(tb testing.TB, all ...*process) *clock {
 	tb.Helper()
-	program, err := stepping()
-	if err != nil {
-		tb.Fatal(err)
-	}
 	f, err := os.Create(filepath.Join(tb.TempDir(), "clock"))
 	if err != nil {
 		tb.Fatal(err)
@@ -131,7 +141,17 @@ func newClock(tb testing.TB, p *process) *clock {
 	tb.Cleanup(func() { _ = f.Close() })
 	c := &clock{tb, f}
 	c.off(0)
-	p.binary, p.env = program, append(p.env, clockEnv+"="+f.Name())
+	for _, p := range all {
+		build := steppingNATS
+		if p.binary == binary {
+			build = steppingWeir
+		}
+		program, err := build()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		p.binary, p.env = program, append(p.env, clockEnv+"="+f.Name())
+	}
 	return c
 }
 
