@@ -92,9 +92,10 @@ func TestPagesSayWhatIsOutOfReach(t *testing.T) {
 func TestARefusalByTheGateway(t *testing.T) {
 	s, _ := serve(t, script{"GET /api/me": signedIn, "GET /api/explain": `200 {"story":{"request":"r1","outcome":"refused","summary":"refused","timeline":[{"time":"2026-03-02T10:00:00.5Z","what":"refused"}],
 		"refused_by_gateway":[{"time":"2026-03-02T10:00:00.5Z","gate":"limits","scope":"org","kind":"spend","meter":"org/acme/spend-day","limit":50000000000,"used":49999000000,"requested":2000000,"status":429,
-		"code":"spend_limit_exceeded","retry_at":"2026-03-03T00:00:00Z","by":{"count":0,"amount":0}}],"decisions":[],"cost":{"nano":0}}}`})
+		"code":"spend_limit_exceeded","retry_at":"2026-03-03T00:00:00Z","by":{"count":0,"amount":0}}],"decisions":[{"outcome":"refused","why":"refused","estimate":{"input_tokens":4,"output_tokens":50,"of":"for tokens a minute it counts 127, the input at most by its bytes"},"claims":[]}],"cost":{"nano":0}}}`})
 	status, text, _ := get(t, s, "/console/activity/r1")
-	for _, want := range []string{"$49.999 of $50.00 used, $0.002 more asked for.", "Worth another try at 2026-03-03 00:00:00 UTC.", "<dt>Came</dt><dd>2026-03-02 10:00:00 UTC</dd>", "<dt>At</dt><dd>2026-03-02 10:00:00 UTC</dd>"} {
+	for _, want := range []string{"$49.999 of $50.00 used, $0.002 more asked for.", "Worth another try at 2026-03-03 00:00:00 UTC.", "<dt>Came</dt><dd>2026-03-02 10:00:00 UTC</dd>", "<dt>At</dt><dd>2026-03-02 10:00:00 UTC</dd>",
+		"Expected 4 input and 50 output tokens", "For tokens a minute it counts 127, the input at most by its bytes."} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page (%d) does not say %q:\n%s", status, want, text)
 		}

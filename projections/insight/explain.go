@@ -129,7 +129,7 @@ func (e *Explainer) asked(r *events.Record, d *events.Reserve) {
 	decision := Decision{
 		Attempt: d.Attempt, Seq: r.Seq, Asked: stamp(e.fold.Now()), Outcome: "waiting", Gateway: string(d.Gateway), Epoch: d.Epoch,
 		Deployment: d.Deployment, Fence: d.Fence, FenceNow: e.fold.Fence(d.Org), ParkMS: d.ParkMS, PriceVersion: d.PriceVersion,
-		Estimate: Estimate{d.Estimate.InputTokens, d.Estimate.OutputTokens, d.Estimate.OutputDeclared},
+		Estimate: Estimate{d.Estimate.InputTokens, d.Estimate.OutputTokens, d.Estimate.OutputDeclared, estimateWords(d)},
 	}
 	if d.Mode == events.ModeBoundedLocal {
 		decision.Mode = events.BoundedLocal

@@ -196,6 +196,9 @@ func (d *Decision) text(b *strings.Builder) {
 	fmt.Fprintf(b, "\nattempt %d, asked %s at sequence %d: %s\n", d.Attempt, d.Asked, d.Seq, d.Why)
 	fmt.Fprintf(b, "  %s\n", parts("gateway ", d.Gateway, "at ", d.Deployment, "mode ", d.Mode, "prices ", d.PriceVersion,
 		"estimated ", fmt.Sprintf("%s in and %s out", Number(d.Estimate.InputTokens), Number(d.Estimate.OutputTokens))))
+	if d.Estimate.Of != "" {
+		fmt.Fprintf(b, "  %s\n", d.Estimate.Of)
+	}
 	for i := range d.WaitedFor {
 		w := &d.WaitedFor[i]
 		fmt.Fprintf(b, "  waited %s for %s\n", Span(d.ParkedMS), waitedWords(w))

@@ -50,6 +50,8 @@ type Estimate struct {
 	InputTokens    int64 `json:"input_tokens"`
 	OutputTokens   int64 `json:"output_tokens"`
 	OutputDeclared bool  `json:"output_declared"`
+
+	Of string `json:"of,omitempty"` // of which estimate claims of tokens were made, in words; empty: there are none
 }
 
 // Refusal is why the fold said no.

@@ -75,7 +75,7 @@ func startWith(t *testing.T, database, more string) *whole {
 		auth += fmt.Sprintf("    - key_hash: %q\n      key_preview: sk-…\n      metadata: {name: a key, owner: %s}\n", hash(w.keys[org]), org)
 	}
 	file := fmt.Sprintf("listen: 127.0.0.1:0\ndata_dir: %s\nauth: %s/auth.yaml\npolicies: %s/policies\nadmin_keys: [%q]\ndatabase: %q\n"+
-		"orgs: {acme: {limits: {rpm: 4}}, beta: {limits: {rpm: 100}}}\n"+
+		"orgs: {acme: {limits: {rpm: 4, tpm: 1000000}}, beta: {limits: {rpm: 100}}}\n"+
 		"models: [{id: m, context_window: 1000, max_output_tokens: 100, price: {input: \"1\", output: \"2\"}, local: {engine: vllm, replicas: [%q]}}]\n",
 		dir, dir, dir, hash(testAdmin), database, "http://"+upstream.Addr().String())
 	file += more
@@ -206,14 +206,16 @@ type explainedAnswer struct {
 	Story struct {
 		Request, Org, Outcome string
 		Decisions             []struct {
-			Outcome string
-			Refusal *struct {
+			Outcome  string
+			Estimate struct{ Of string }
+			Refusal  *struct {
 				Meter       string
 				Used, Limit int64
 			}
 			Claims []struct {
-				Meter string
-				By    struct {
+				Meter  string
+				Amount int64
+				By     struct {
 					Count    int64
 					Requests []struct{ Org string }
 					Owners   []struct{ Org string }
@@ -245,8 +247,19 @@ func TestExplainOverHTTP(t *testing.T) {
 	})
 	status, text := ask(served, viewer)
 	a := parsed[explainedAnswer](t, status, text)
+	estimated := false
 	if a.Story.Request != served || a.Story.Org != "acme" || a.Story.Cost.Nano == 0 || !strings.Contains(a.Text, "cost $") {
 		t.Errorf("%s", text)
+	}
+	for _, c := range a.Story.Decisions[0].Claims {
+		if want := fmt.Sprintf("for tokens a minute it counts %d, the input at most by its bytes", c.Amount); c.Meter == "org/acme/tpm" && !strings.Contains(a.Text, want) {
+			t.Errorf("no %q in %q", want, a.Story.Decisions[0].Estimate.Of)
+		} else if c.Meter == "org/acme/tpm" {
+			estimated = true
+		}
+	}
+	if !estimated {
+		t.Error("nothing of the estimates")
 	}
 	others := false
 	for _, c := range a.Story.Decisions[0].Claims {
