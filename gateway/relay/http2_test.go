@@ -48,7 +48,11 @@ func TestHTTP2(t *testing.T) {
 		mu.Unlock()
 		p.ServeHTTP(w, r)
 	}))
-	f := newFront(t, base, relay.Options{TLS: trust, Idle: 400 * time.Millisecond}, nil)
+	f := newFront(t, base, relay.Options{TLS: trust}, func(c *relay.Call, r *http.Request) {
+		if r.Header.Get(provider.ScriptHeader) == "hang=4" {
+			c.Idle = 400 * time.Millisecond
+		}
+	})
 
 	_, _, body := ask(t, f.URL+"/v1/messages", messageStream, "tokens=7;input=9")
 	if r := f.result(t); r.Kind != relay.Completed || r.Quality != wire.QualityExact || r.Usage.Output != 7 || !strings.Contains(body, "message_stop") {

@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"net"
@@ -33,7 +34,7 @@ type front struct {
 // newFront relays to base. adjust, which may be nil, sees each call before it is made.
 func newFront(t *testing.T, base string, o relay.Options, adjust func(*relay.Call, *http.Request)) *front {
 	t.Helper()
-	o.Now = time.Now
+	o.Now, o.Connect = time.Now, cmp.Or(o.Connect, patience)
 	f := &front{relay: relay.New(o), results: make(chan *relay.Result, 16)}
 	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)

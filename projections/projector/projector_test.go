@@ -433,7 +433,7 @@ func TestTicks(t *testing.T) {
 	holder := reserve(gateway, full)
 	submit(t, w.sender, holder)
 	flush(t, w.sender)
-	const parkMS, tries = 400, 5
+	const parkMS, tries = 400, 20
 	prompt := false // before the tick that a second of silence brings
 	for i := 0; i < tries && !prompt; i++ {
 		parked := reserve(gateway, full)
@@ -449,7 +449,7 @@ func TestTicks(t *testing.T) {
 			t.Errorf("answered after %s", took)
 		}
 		t.Logf("parked for %d ms, answered after %s", parkMS, took)
-		prompt = took < (parkMS+300)*time.Millisecond
+		prompt = took < (parkMS+500)*time.Millisecond
 	}
 	if !prompt {
 		t.Errorf("not one of %d was answered when its time to wait was over", tries)

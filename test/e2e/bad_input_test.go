@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -65,6 +66,9 @@ func TestBadInput(t *testing.T) {
 			}
 			t.Run(c.name+" "+path, func(t *testing.T) {
 				a, err := request.Send()
+				for tries := 1; err != nil && len(request.Body) == len(big) && tries < lostAnswers; tries++ {
+					a, err = request.Send()
+				}
 				if err != nil {
 					t.Fatalf("no answer: %v", err)
 				}
@@ -115,15 +119,25 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
+// lostAnswers is how often the answer to a body that is too large may be lost: the server closes the connection half a second after it has
+// answered, and a client that had no turn until then, and still writes, never reads it.
+const lostAnswers = 10
+
 // TestChunkedBodyTooLarge: a body whose length is not announced is bounded all the same.
 func TestChunkedBodyTooLarge(t *testing.T) {
+	text := chat("m", `"user":"`+strings.Repeat("x", 200_000)+`",`)
 	s := stack.New(t, stack.Config{Settings: stack.Settings{Weir: "max_request_bytes: 100000\n" + sdkSettings.Weir, Keys: sdkSettings.Keys, Policies: sdkSettings.Policies}})
-	q, err := stack.Request{URL: s.URL() + "/v1/chat/completions", Key: "demo", Body: chat("m", `"user":"`+strings.Repeat("x", 200_000)+`",`)}.New()
+	q, err := stack.Request{URL: s.URL() + "/v1/chat/completions", Key: "demo", Body: text}.New()
 	if err != nil {
 		t.Fatal(err)
 	}
 	q.ContentLength, q.GetBody = -1, nil
 	response, err := http.DefaultClient.Do(q)
+	for tries := 1; err != nil && tries < lostAnswers; tries++ {
+		again := q.Clone(t.Context())
+		again.Body = io.NopCloser(strings.NewReader(text))
+		response, err = http.DefaultClient.Do(again)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
