@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/tidwall/gjson"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal"
@@ -446,6 +447,19 @@ func isTerminal(out io.Writer) bool {
 	}
 	info, err := file.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
+}
+
+// terminalWidth is how many characters fit a line of a terminal; 0: out is none, or it does not say.
+func terminalWidth(out io.Writer) int {
+	file, ok := out.(*os.File)
+	if !ok || !isTerminal(out) {
+		return 0
+	}
+	size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	return int(size.Col)
 }
 
 // progress shows on a terminal how far a long reading has come.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 	"unicode/utf8"
@@ -103,6 +104,7 @@ type tailPrinter struct {
 	out     *bufio.Writer
 	json    bool
 	colour  bool
+	width   func() int // of the terminal, in characters; 0: it is none, or does not say
 	from    int64
 	fromSeq uint64
 	day     string
@@ -111,7 +113,7 @@ type tailPrinter struct {
 
 func newTailPrinter(c *tailCommand, out io.Writer) *tailPrinter {
 	return &tailPrinter{
-		tail: insight.NewTail(), out: bufio.NewWriterSize(out, 1<<16), json: c.JSON, colour: !c.JSON && isTerminal(out) && os.Getenv("NO_COLOR") == "",
+		tail: insight.NewTail(), width: func() int { return terminalWidth(out) }, out: bufio.NewWriterSize(out, 1<<16), json: c.JSON, colour: !c.JSON && isTerminal(out) && os.Getenv("NO_COLOR") == "",
 		filter: insight.Filter{Orgs: c.Org, Keys: c.Key, Models: c.Model, Kinds: c.Kind, Outcomes: c.Outcome, Gateways: c.Gateway, Requests: c.Request},
 	}
 }
@@ -142,9 +144,57 @@ func (p *tailPrinter) print(l *insight.Line) error {
 		fmt.Fprintf(p.out, "%s UTC\n", day)
 	}
 	before, after := p.paint(l)
+	if width := p.width(); width > 0 && width < wideFrom {
+		_, err := fmt.Fprint(p.out, narrow(l, at, width, before, after))
+		return err
+	}
 	_, err := fmt.Fprintf(p.out, "%s %9d %-10s %s %s %s %s %s%s%s\n", at.Format("15:04:05.000"), l.Seq, l.Kind, column(l.Org, 12),
 		column(insight.ShortID(events.RequestID(l.Request)), 8), column(l.Key, 14), column(l.Model, 14), before, l.Text, after)
 	return err
+}
+
+// Layouts of lines on a terminal, in characters.
+const (
+	wideFrom  = 124 // all columns, and some room for the words
+	keysFrom  = 100 // the key as well
+	leastText = 24  // for the words, whatever the terminal says
+)
+
+// narrow writes a line on a terminal that is no wider than some characters: without the sequence, org and model, of which the filters
+// tell, and with what the words do not fit in on lines of their own.
+func narrow(l *insight.Line, at time.Time, width int, before, after string) string {
+	head := fmt.Sprintf("%s %-10s %s ", at.Format("15:04:05"), l.Kind, column(insight.ShortID(events.RequestID(l.Request)), 8))
+	if width >= keysFrom {
+		head += column(l.Key, 14) + " "
+	}
+	indent := utf8.RuneCountInString(head)
+	var b strings.Builder
+	b.WriteString(head)
+	for i, part := range folded(l.Text, max(width-indent, leastText)) {
+		if i > 0 {
+			b.WriteString(strings.Repeat(" ", indent))
+		}
+		b.WriteString(before + part + after + "\n")
+	}
+	return b.String()
+}
+
+// folded cuts words into lines of a width; one that is longer is cut itself.
+func folded(text string, width int) (lines []string) {
+	line := []rune{}
+	for _, word := range strings.Fields(text) {
+		w := []rune(word)
+		if len(line) > 0 && len(line)+1+len(w) > width {
+			lines, line = append(lines, string(line)), nil
+		}
+		if len(line) > 0 {
+			line = append(line, ' ')
+		}
+		for line = append(line, w...); len(line) > width; line = line[width:] {
+			lines = append(lines, string(line[:width]))
+		}
+	}
+	return append(lines, string(line))
 }
 
 // column writes a value in a width, cut where it is longer.

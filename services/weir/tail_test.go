@@ -7,17 +7,21 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/eventstest"
 	"github.com/weirhq/weir/projections/insight"
+	"github.com/weirhq/weir/test/scenario"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what is printed as the expectation; read the difference before keeping it")
@@ -59,6 +63,77 @@ func TestTailOfAFile(t *testing.T) {
 		b.WriteString(mustRun(t, append([]string{"tail", "--file", recordedLog}, strings.Fields(args)...)...) + "\n")
 	}
 	golden(t, "tail.txt", b.String())
+}
+
+// On a narrow terminal columns are left out, and words go on in lines of their own: no line is longer than the terminal.
+func TestTailOnANarrowTerminal(t *testing.T) {
+	print := func(width int) string {
+		t.Helper()
+		var out strings.Builder
+		p := newTailPrinter(&tailCommand{}, &out)
+		p.width = func() int { return width }
+		for _, r := range recordedRecords(t) {
+			if err := p.take(&r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := p.flush(); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	var b strings.Builder
+	for _, width := range []int{80, 100} {
+		text := print(width)
+		for _, line := range strings.Split(text, "\n") {
+			if n := utf8.RuneCountInString(line); n > width {
+				t.Errorf("%d characters on a terminal of %d: %s", n, width, line)
+			}
+		}
+		fmt.Fprintf(&b, "$ weir tail, %d columns\n%s\n", width, text)
+	}
+	golden(t, "tail-narrow.txt", b.String())
+	wide := print(0)
+	for _, width := range []int{wideFrom, 500} {
+		if print(width) != wide {
+			t.Errorf("%d columns are not wide", width)
+		}
+	}
+	if strings.Contains(wide, "\n   ") || !strings.HasPrefix(mustRun(t, "tail", "--file", recordedLog), wide) {
+		t.Errorf("what is no terminal is not wide:\n%s", wide)
+	}
+}
+
+func TestFolded(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		want []string
+	}{
+		{"", []string{""}},
+		{"0123456789", []string{"0123456789"}},
+		{"a b c d e f", []string{"a b c d e", "f"}},
+		{"ab model/quite-a-long-name x", []string{"ab", "model/quit", "e-a-long-n", "ame x"}},
+		{"äöü äöüäöü ß", []string{"äöü äöüäöü", "ß"}},
+	} {
+		if got := folded(c.text, 10); !slices.Equal(got, c.want) {
+			t.Errorf("%q: %q, want %q", c.text, got, c.want)
+		}
+	}
+}
+
+// recordedRecords are those of the recorded log.
+func recordedRecords(t *testing.T) []events.Record {
+	t.Helper()
+	f, err := os.Open(recordedLog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	log, err := scenario.ReadLog(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return log
 }
 
 func TestTailAsJSON(t *testing.T) {
