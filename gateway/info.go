@@ -135,10 +135,24 @@ func (s *Server) serveLimits(w http.ResponseWriter, r *http.Request) {
 	c.json(info)
 }
 
+// usual is an operation that a model serves: one that generates, if it serves any.
+func (s *Server) usual(model string, org events.Org) wire.Operation {
+	served := wire.Chat
+	for _, op := range wire.All() {
+		if routes, _ := s.config.Upstream.Routes(model, op, string(org)); len(routes) == 0 {
+			continue
+		}
+		if served = op; op.Generates() {
+			break
+		}
+	}
+	return served
+}
+
 // fillLimits adds every limit that a small request of the key would claim.
 func (s *Server) fillLimits(info *limitsInfo, c *client, model *authority.Model) {
 	now := s.config.Now()
-	claims := policy.Limits(&policy.Input{Snapshot: c.snap, Key: c.key, Model: model, Request: &wire.Request{Op: wire.Chat, Model: model.ID, Choices: 1},
+	claims := policy.Limits(&policy.Input{Snapshot: c.snap, Key: c.key, Model: model, Request: &wire.Request{Op: s.usual(model.ID, c.key.Org), Model: model.ID, Choices: 1},
 		Target: policy.Target{Local: true}, Healthy: int64(s.config.Upstream.Healthy(model.ID)), Settings: s.config.Settings, Now: now})
 	info.Limits = []limitInfo{}
 	for i := range claims {

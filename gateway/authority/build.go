@@ -158,7 +158,7 @@ func (b *builder) pools(d *Declared) {
 			continue
 		}
 		if p.Org != "" && !contains(customerProviders, p.Provider) {
-			b.wrong(p.At, "provider", p.Provider, "must be one of %s for a pool of an org", strings.Join(customerProviders, ", "))
+			b.wrong(p.At, fmt.Sprintf("pools[%d].provider", i), p.Provider, "must be one of %s for a pool of an org", strings.Join(customerProviders, ", "))
 		}
 		share := p.FairShare
 		switch {
@@ -174,7 +174,7 @@ func (b *builder) pools(d *Declared) {
 	}
 	for i := range d.Pools {
 		if p := &d.Pools[i]; p.Parent != "" && b.s.Pools[p.ID].At == p.At {
-			b.parents(p)
+			b.parents(p, i)
 		}
 	}
 }
@@ -202,14 +202,14 @@ func CheckParents(pools map[string]*Pool, p *Pool) string {
 	return ""
 }
 
-func (b *builder) parents(p *DeclaredPool) {
+func (b *builder) parents(p *DeclaredPool, i int) {
 	if rule := CheckParents(b.s.Pools, b.s.Pools[p.ID]); rule != "" {
-		b.wrong(p.At, "parent", p.Parent, "%s", rule)
+		b.wrong(p.At, fmt.Sprintf("pools[%d].parent", i), p.Parent, "%s", rule)
 	}
 }
 
 func (b *builder) connections(d *Declared) {
-	for _, c := range d.Connections {
+	for i, c := range d.Connections {
 		if b.s.Connections[c.ID] != nil {
 			b.wrong(c.At, "connections", c.ID, "stands twice: an id may stand once")
 			continue
@@ -217,7 +217,7 @@ func (b *builder) connections(d *Declared) {
 		b.s.Connections[c.ID] = c
 		switch {
 		case c.Pool != "":
-			b.binding(c, c.Pool, c.At, "pool")
+			b.binding(c, c.Pool, c.At, fmt.Sprintf("connections[%d].pool", i))
 		case c.Org != "" && !c.HouseFallback:
 			b.warn(c.At, "connections", "%s has no pool: the requests of %s to %s are refused, 503 capacity_unknown", c.ID, c.Org, c.Provider)
 		}
@@ -239,7 +239,7 @@ func (b *builder) binding(c *Connection, pool string, at Pos, field string) {
 
 // models takes the models and gives each its policy.
 func (b *builder) models(d *Declared, policies *Policies) {
-	for _, declared := range d.Models {
+	for i, declared := range d.Models {
 		m := *declared
 		if b.s.Models[m.ID] != nil {
 			b.wrong(m.At, "models", m.ID, "stands twice: an id may stand once")
@@ -251,10 +251,10 @@ func (b *builder) models(d *Declared, policies *Policies) {
 			b.wrong(m.At, "models", m.ID, "must have local replicas or providers")
 		}
 		if m.Local != nil && m.Local.Pool != "" && b.s.Pools[m.Local.Pool] == nil {
-			b.wrong(m.At, "local.pool", m.Local.Pool, "there is no such pool")
+			b.wrong(m.At, fmt.Sprintf("models[%d].local.pool", i), m.Local.Pool, "there is no such pool")
 		}
-		for _, r := range m.Providers {
-			b.route(&m, r)
+		for j, r := range m.Providers {
+			b.route(&m, r, fmt.Sprintf("models[%d].providers[%d]", i, j))
 		}
 		b.fallback(&m)
 	}
@@ -274,15 +274,16 @@ func sorted[V any](m map[string]V) []string {
 	return names
 }
 
-func (b *builder) route(m *Model, r Route) {
+// route checks a model's route; at is its path.
+func (b *builder) route(m *Model, r Route, at string) {
 	c := b.s.Connections[r.Connection]
 	if c == nil {
-		b.wrong(m.At, "providers.connection", r.Connection, "there is no such connection")
+		b.wrong(m.At, at+".connection", r.Connection, "there is no such connection")
 		return
 	}
 	switch {
 	case r.Pool != "":
-		b.binding(c, r.Pool, m.At, "providers.pool")
+		b.binding(c, r.Pool, m.At, at+".pool")
 	case c.Pool == "":
 		b.warn(m.At, "providers", "the route of %s to %s has no pool: it is refused, 503 capacity_unknown", m.ID, c.ID)
 	}

@@ -119,16 +119,16 @@ func TestPoolFaults(t *testing.T) {
 		pools []authority.DeclaredPool
 		want  string
 	}{
-		"no such parent":    {[]authority.DeclaredPool{pool("a", "b", "openai", "")}, "weir.yaml:1: parent is b: there is no pool b"},
-		"itself":            {[]authority.DeclaredPool{pool("a", "a", "openai", "")}, "weir.yaml:1: parent is a: the pool a is above itself"},
-		"a ring":            {[]authority.DeclaredPool{pool("a", "bb", "openai", ""), pool("bb", "a", "openai", "")}, "weir.yaml:1: parent is bb: the pool a is above itself\nweir.yaml:2: parent is a: the pool bb is above itself"},
-		"a ring further up": {[]authority.DeclaredPool{pool("a", "bb", "openai", ""), pool("bb", "bb", "openai", "")}, "weir.yaml:1: parent is bb: the pool bb is above itself\nweir.yaml:2: parent is bb: the pool bb is above itself"},
-		"another org":       {[]authority.DeclaredPool{pool("a", "bb", "openai", "acme"), pool("bb", "", "openai", "")}, "weir.yaml:1: parent is bb: the pool bb is of another org"},
-		"another provider":  {[]authority.DeclaredPool{pool("a", "bb", "openai", ""), pool("bb", "", "azure", "")}, "weir.yaml:1: parent is bb: the pool bb is of provider azure: a parent must have the same"},
+		"no such parent":    {[]authority.DeclaredPool{pool("a", "b", "openai", "")}, "weir.yaml:1: pools[0].parent is b: there is no pool b"},
+		"itself":            {[]authority.DeclaredPool{pool("a", "a", "openai", "")}, "weir.yaml:1: pools[0].parent is a: the pool a is above itself"},
+		"a ring":            {[]authority.DeclaredPool{pool("a", "bb", "openai", ""), pool("bb", "a", "openai", "")}, "weir.yaml:1: pools[0].parent is bb: the pool a is above itself\nweir.yaml:2: pools[1].parent is a: the pool bb is above itself"},
+		"a ring further up": {[]authority.DeclaredPool{pool("a", "bb", "openai", ""), pool("bb", "bb", "openai", "")}, "weir.yaml:1: pools[0].parent is bb: the pool bb is above itself\nweir.yaml:2: pools[1].parent is bb: the pool bb is above itself"},
+		"another org":       {[]authority.DeclaredPool{pool("a", "bb", "openai", "acme"), pool("bb", "", "openai", "")}, "weir.yaml:1: pools[0].parent is bb: the pool bb is of another org"},
+		"another provider":  {[]authority.DeclaredPool{pool("a", "bb", "openai", ""), pool("bb", "", "azure", "")}, "weir.yaml:1: pools[0].parent is bb: the pool bb is of provider azure: a parent must have the same"},
 		"five levels": {[]authority.DeclaredPool{pool("a", "bb", "openai", ""), pool("bb", "ccc", "openai", ""), pool("ccc", "dddd", "openai", ""), pool("dddd", "eeeee", "openai", ""), pool("eeeee", "", "openai", "")},
-			"weir.yaml:1: parent is bb: pools nest at most 4 levels, the leaf included: this one would be on level 5"},
+			"weir.yaml:1: pools[0].parent is bb: pools nest at most 4 levels, the leaf included: this one would be on level 5"},
 		"twice":                 {[]authority.DeclaredPool{pool("a", "", "openai", ""), pool("a", "", "openai", "")}, "weir.yaml:1: pools is a: stands twice: an id may stand once"},
-		"a label for the house": {[]authority.DeclaredPool{pool("a", "", "own", "acme")}, "weir.yaml:1: provider is own: must be one of openai, anthropic, azure, bedrock for a pool of an org"},
+		"a label for the house": {[]authority.DeclaredPool{pool("a", "", "own", "acme")}, "weir.yaml:1: pools[0].provider is own: must be one of openai, anthropic, azure, bedrock for a pool of an org"},
 	} {
 		_, _, err := build(&authority.Declared{Pools: c.pools}, "")
 		if err == nil || err.Error() != c.want {
@@ -157,11 +157,11 @@ func TestRoutes(t *testing.T) {
 	}{
 		"well":                   {[]*authority.Connection{connection("c", "openai", "p", "")}, model(authority.Route{Connection: "c"}), "", ""},
 		"no pool":                {[]*authority.Connection{connection("c", "openai", "", "")}, model(authority.Route{Connection: "c"}), "", "weir.yaml:3: providers: the route of m to c has no pool: it is refused, 503 capacity_unknown"},
-		"no such connection":     {nil, model(authority.Route{Connection: "c"}), "weir.yaml:3: providers.connection is c: there is no such connection", ""},
-		"no such pool":           {[]*authority.Connection{connection("c", "openai", "q", "")}, model(authority.Route{Connection: "c"}), "weir.yaml:9: pool is q: there is no such pool", ""},
-		"another provider":       {[]*authority.Connection{connection("c", "azure", "p", "")}, model(authority.Route{Connection: "c"}), "weir.yaml:9: pool is p: is a pool of provider openai: the connection c is of azure", ""},
-		"another org":            {[]*authority.Connection{connection("c", "openai", "own", "")}, model(authority.Route{Connection: "c"}), "weir.yaml:9: pool is own: belongs to another org than the connection c", ""},
-		"the route's other pool": {[]*authority.Connection{connection("c", "openai", "p", "")}, model(authority.Route{Connection: "c", Pool: "own"}), "weir.yaml:3: providers.pool is own: belongs to another org than the connection c", ""},
+		"no such connection":     {nil, model(authority.Route{Connection: "c"}), "weir.yaml:3: models[0].providers[0].connection is c: there is no such connection", ""},
+		"no such pool":           {[]*authority.Connection{connection("c", "openai", "q", "")}, model(authority.Route{Connection: "c"}), "weir.yaml:9: connections[0].pool is q: there is no such pool", ""},
+		"another provider":       {[]*authority.Connection{connection("c", "azure", "p", "")}, model(authority.Route{Connection: "c"}), "weir.yaml:9: connections[0].pool is p: is a pool of provider openai: the connection c is of azure", ""},
+		"another org":            {[]*authority.Connection{connection("c", "openai", "own", "")}, model(authority.Route{Connection: "c"}), "weir.yaml:9: connections[0].pool is own: belongs to another org than the connection c", ""},
+		"the route's other pool": {[]*authority.Connection{connection("c", "openai", "p", "")}, model(authority.Route{Connection: "c", Pool: "own"}), "weir.yaml:3: models[0].providers[0].pool is own: belongs to another org than the connection c", ""},
 		"a connection twice":     {[]*authority.Connection{connection("c", "openai", "p", ""), connection("c", "openai", "p", "")}, model(authority.Route{Connection: "c"}), "weir.yaml:9: connections is c: stands twice: an id may stand once", ""},
 		"nowhere to go":          {nil, model(), "weir.yaml:3: models is m: must have local replicas or providers", ""},
 	} {

@@ -104,6 +104,8 @@ func TestFaultsOfPolicies(t *testing.T) {
 		"no operator":               {"shed_if: {waiting_requests: {}}\n", "shed_if.waiting_requests is a map: must have exactly one of gt, gte, lt, lte"},
 		"two operators":             {"shed_if: {waiting_requests: {gt: 1, lt: 5}}\n", "shed_if.waiting_requests is a map: must have exactly one of gt, gte, lt, lte"},
 		"unknown operator":          {"shed_if: {waiting_requests: {above: 1}}\n", "shed_if.waiting_requests.above: there is no such field\np.yaml:1: shed_if.waiting_requests is a map: must have exactly one of gt, gte, lt, lte"},
+		"a threshold in quotes":     {"shed_if: {waiting_requests: {gt: \"20\"}}\n", "shed_if.waiting_requests.gt is 20: must be a number without quotes"},
+		"a number octal to some":    {"max_inflight: 010\n", "max_inflight is 010: must not begin with 0: some readers of YAML take it for an octal number"},
 		"a threshold that is none":  {"shed_if: {waiting_requests: {gt: many}}\n", "shed_if.waiting_requests.gt is many: must be a number"},
 		"a metric with a typo":      {"routing_policy: {strategy: least-loaded, exclude_if: {sucess_rate: {lt: 0.95}}}\n", "routing_policy.exclude_if.sucess_rate: there is no such field: did you mean success_rate?"},
 		"no strategy":               {"routing_policy: {match: {}}\n", "routing_policy.strategy: must be given: least-loaded"},

@@ -31,9 +31,7 @@ func (h *Handler) admin() {
 			}
 		})
 	}
-	handle("/admin/", func(_ http.ResponseWriter, r *http.Request) error {
-		return problemf(http.StatusNotFound, "not_found", "there is nothing at %s %s", r.Method, r.URL.Path)
-	})
+	handle("/admin/", h.nothing)
 	handle("GET /admin/orgs", h.listOrgs)
 	handle("POST /admin/orgs", h.createOrg)
 	handle("GET /admin/orgs/{org}", h.getOrg)

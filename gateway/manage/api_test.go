@@ -325,3 +325,24 @@ func TestSigningInIsSlowedDown(t *testing.T) {
 	}
 	t.Error("an address may try without end")
 }
+
+func TestWrongMethods(t *testing.T) {
+	s := newServer(t)
+	for path, allowed := range map[string]string{
+		"/api/quota-pools/x": "GET, HEAD, POST", "/api/admission-limits": "GET, HEAD, POST", "/api/quota-pools/x/bind": "POST",
+		"/admin/api-keys/x": "GET, HEAD, PUT, DELETE", "/admin/api-keys/replace": "GET, HEAD, POST, PUT, DELETE", "/admin/connections": "GET, HEAD, POST",
+	} {
+		r := s.admin("PATCH", path, obj())
+		if r.refuses(405, "takes "+allowed+", not PATCH"); r.header.Get("Allow") != allowed {
+			t.Errorf("%s allows %q, want %q", path, r.header.Get("Allow"), allowed)
+		}
+	}
+	s.admin("DELETE", "/api/quota-pools/x", nil).refuses(405, "not DELETE")
+	for _, path := range []string{"/api/nothing", "/admin/nothing", "/admin/", "/admin/api-keys/x/y"} {
+		if r := s.admin("GET", path, nil); r.header.Get("Allow") != "" {
+			r.t.Errorf("%s allows %s", path, r.header.Get("Allow"))
+		} else {
+			r.refuses(404, "there is nothing at GET "+path)
+		}
+	}
+}

@@ -98,10 +98,23 @@ func New(config Config) *Handler {
 	h.signIn = newSignIn(config.Random)
 	h.admin()
 	h.customers()
-	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		h.fail(w, r, &problem{status: http.StatusNotFound, code: "not_found", message: "there is nothing at " + r.Method + " " + r.URL.Path})
-	})
+	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { h.fail(w, r, h.nothing(w, r)) })
 	return h
+}
+
+// nothing answers what no endpoint takes: 405 for a path that takes other methods.
+func (h *Handler) nothing(w http.ResponseWriter, r *http.Request) error {
+	var allowed []string
+	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete} {
+		if _, pattern := h.mux.Handler(&http.Request{Method: method, URL: r.URL, Host: r.Host}); strings.HasPrefix(pattern, method+" ") || method == http.MethodHead && strings.HasPrefix(pattern, "GET ") {
+			allowed = append(allowed, method)
+		}
+	}
+	if len(allowed) == 0 {
+		return problemf(http.StatusNotFound, "not_found", "there is nothing at %s %s", r.Method, r.URL.Path)
+	}
+	w.Header().Set("Allow", strings.Join(allowed, ", "))
+	return problemf(http.StatusMethodNotAllowed, "method_not_allowed", "%s takes %s, not %s", r.URL.Path, strings.Join(allowed, ", "), r.Method)
 }
 
 // ServeHTTP serves one request.

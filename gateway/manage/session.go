@@ -77,9 +77,7 @@ func (h *Handler) customers() {
 			return f(w, r, u)
 		})
 	}
-	handle("/api/", func(_ http.ResponseWriter, r *http.Request) error {
-		return problemf(http.StatusNotFound, "not_found", "there is nothing at %s %s", r.Method, r.URL.Path)
-	})
+	handle("/api/", h.nothing)
 	handle("POST /api/sign-in", h.enter)
 	handle("POST /api/sign-out", h.leave)
 	handle("GET /api/me", reads(h.me))

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/weirhq/weir/gateway/wire/scan"
@@ -130,10 +131,29 @@ func (p *parser) want(param string, kinds ...scan.Kind) (scan.Kind, bool) {
 		for _, k := range kinds[1:] {
 			names += " or " + k.String()
 		}
-		p.wrong(param, fmt.Sprintf("%s must be %s, got %s", param, names, got))
+		from := p.Start()
+		p.Skip()
+		p.wrong(param, fmt.Sprintf("%s must be %s, got %s", param, names, p.described(got, from, len(kinds) == 1 && (kinds[0] == scan.Number || kinds[0] == scan.Bool))))
+		return got, false
 	}
 	p.Skip()
 	return got, false
+}
+
+// maxShown bounds a value in a message, in bytes.
+const maxShown = 40
+
+// described names a value that was just read, and shows it: numbers and booleans, and texts where no text belongs. What may be of the prompt is
+// not repeated.
+func (p *parser) described(got scan.Kind, from int, textToo bool) string {
+	if got != scan.Number && got != scan.Bool && !(got == scan.String && textToo) {
+		return got.String()
+	}
+	value := string(p.r.Body[from:p.Pos()])
+	if len(value) > maxShown {
+		value = strings.ToValidUTF8(value[:maxShown], "") + "…"
+	}
+	return "the " + strings.TrimPrefix(got.String(), "a ") + " " + value
 }
 
 func (p *parser) object() {

@@ -19,12 +19,6 @@ func (s *Server) azure(w http.ResponseWriter, r *http.Request) bool {
 	if !ours {
 		return false
 	}
-	if strings.HasPrefix(r.Header.Get("Authorization"), signatureScheme) { // Bedrock has a path of this form, too
-		if status, message := s.signed(r); status != 0 {
-			awsError(w, status, message)
-			return true
-		}
-	}
 	deployment := ""
 	if r.URL.Query().Get("api-version") != "" {
 		if rest, old := strings.CutPrefix(path, "/deployments/"); old {

@@ -29,8 +29,12 @@ const (
 )
 
 // bedrock answers as Bedrock's runtime does for Anthropic's models: POST /model/<id>/invoke, /invoke-with-response-stream and
-// /count-tokens. It reports false for any other path.
+// /count-tokens; and what is signed as AWS asks under /openai/v1, as Bedrock does for OpenAI's. It reports false for any other path.
 func (s *Server) bedrock(w http.ResponseWriter, r *http.Request) bool {
+	if path, ours := strings.CutPrefix(r.URL.EscapedPath(), "/openai"); ours && strings.HasPrefix(r.Header.Get("Authorization"), signatureScheme) {
+		s.likeOpenAI(w, r, path)
+		return true
+	}
 	path, ours := strings.CutPrefix(r.URL.EscapedPath(), "/model/")
 	if !ours || r.Method != http.MethodPost {
 		return false
@@ -66,6 +70,20 @@ func (s *Server) bedrock(w http.ResponseWriter, r *http.Request) bool {
 		awsError(w, http.StatusNotFound, "there is no "+action)
 	}
 	return true
+}
+
+// likeOpenAI answers what is signed by what would answer it at OpenAI.
+func (s *Server) likeOpenAI(w http.ResponseWriter, r *http.Request, path string) {
+	op, found := wire.ByPath(path)
+	if !found {
+		awsError(w, http.StatusNotFound, "there is no "+path)
+		return
+	}
+	if status, message := s.signed(r); status != 0 {
+		awsError(w, status, message)
+		return
+	}
+	s.serve(w, r, op)
 }
 
 // invoke answers one request for a model by what would answer it at Anthropic.

@@ -104,7 +104,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.serve(w, r, op)
 	case found:
 		fail(w, op.Format(), http.StatusMethodNotAllowed, "use POST")
-	case s.azure(w, r) || s.bedrock(w, r):
+	case s.bedrock(w, r) || s.azure(w, r):
 	default:
 		s.aside(w, r)
 	}

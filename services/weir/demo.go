@@ -40,6 +40,7 @@ type demo struct {
 	Admin, AdminHash         string
 	Email, Password          string // of the console
 	Free                     bool
+	Again                    bool // a demo ran over the same directory before
 }
 
 const demoConfig = `# Made by weir demo. weir serve --config FILE runs the same.
@@ -87,6 +88,9 @@ routing_policy: {strategy: least-loaded}
 const demoText = `
 Weir is running at http://{{.Addr}}
 The model is at {{.Upstream}}
+{{- if .Again}}
+What demos before this one recorded in {{.Dir}} is still there; their keys and password are not valid any more, and these are:
+{{- end}}
 WEIR_API_KEY={{.Key}}
 WEIR_TIGHT_KEY={{.Tight}}
 WEIR_ADMIN_KEY={{.Admin}}
@@ -221,6 +225,9 @@ func (c *demoCommand) files(dir, upstream string) (*demo, error) {
 		*k.key, *k.hash, *k.preview = key, hex.EncodeToString(hash[:]), preview(key)
 	}
 	d.Password = passwordOf(password)
+	if _, err := os.Stat(filepath.Join(dir, "auth.yaml")); err == nil {
+		d.Again = true
+	}
 	if err := os.MkdirAll(filepath.Join(dir, "policies"), 0o700); err != nil {
 		return nil, fmt.Errorf("demo: %w", err)
 	}

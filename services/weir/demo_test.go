@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"text/template"
 	"time"
 )
 
@@ -90,4 +91,22 @@ func TestTheDemoIsReachedFromTheCommandLine(t *testing.T) {
 	weir(`org/tight/rpm`, "explain", id)
 	weir(`(?s)billing +2 agree, 0 not.*audit +2 agree, 0 not.*no difference`, "verify")
 	weir(`by org rpm`, "simulate", "--scale", "2x")
+}
+
+// A demo over the directory of an earlier one says that the keys of that are not valid any more.
+func TestADemoOverAnEarlierOne(t *testing.T) {
+	dir := t.TempDir()
+	for _, again := range []bool{false, true} {
+		d, err := (&demoCommand{}).files(dir, "http://127.0.0.1:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var said strings.Builder
+		if err := template.Must(template.New("").Parse(demoText)).Execute(&said, d); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(said.String(), "their keys and password are not valid any more"); got != again {
+			t.Errorf("again %v: it says\n%s", again, said.String())
+		}
+	}
 }

@@ -1,12 +1,18 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"strings"
+	"time"
 
 	"github.com/weirhq/weir/gateway/authority"
 )
@@ -28,8 +34,12 @@ func preview(key string) string { return key[:len(keyPrefix)] + "..." + key[len(
 
 // keygenCommand makes an inference key.
 type keygenCommand struct {
-	Owner string `default:"acme" help:"Owner: the org whose key it is."`
+	Owner string `aliases:"org" help:"Owner: the org whose key it is; acme if none is given for auth.yaml."`
 	Name  string `default:"new key" help:"What the key is for."`
+
+	URL      string `placeholder:"URL" help:"Make the key there, at a gateway that manages: it holds at once, and no file needs an entry." group:"Through the API"`
+	AdminKey string `env:"WEIR_ADMIN_KEY" placeholder:"KEY" help:"An admin key of that gateway." group:"Through the API"`
+	ID       string `placeholder:"ID" help:"What the key is called there; made from its hash if not given." group:"Through the API"`
 
 	Derive            bool  `help:"Suggest limits for a serverless key from what its model was certified to hold: give those limits, all a replica." group:"Limits from a model's certified ones"`
 	AdmitBudgetTokens int64 `placeholder:"TOKENS" help:"Token-weighted occupancy: admit_budget_tokens of the model's policy." group:"Limits from a model's certified ones"`
@@ -82,22 +92,38 @@ func derived(d authority.KeyDefaults) string {
 	return text
 }
 
-// Run prints the key, its hash and the entry for auth.yaml.
-func (c *keygenCommand) Run(out io.Writer) error {
+// Run makes a key: through the API, or with the entry for auth.yaml.
+func (c *keygenCommand) Run(cli *cli, out io.Writer) error {
 	certified, err := c.certified()
 	if err != nil {
 		return err
-	}
-	limits := ""
-	if c.Derive {
-		limits = derived(authority.DeriveKeyDefaults(certified))
 	}
 	key, err := newKey()
 	if err != nil {
 		return err
 	}
+	switch {
+	case c.URL == "" && c.ID != "":
+		return fmt.Errorf("keygen: --id is %s, and of use with --url alone", c.ID)
+	case c.URL == "":
+		return c.print(out, key, certified)
+	case c.Owner == "":
+		return errors.New("keygen: with --url, --owner must be given: whose key is it?")
+	}
+	return c.publish(cli, out, key, certified)
+}
+
+// print prints the key, its hash and the entry for auth.yaml.
+func (c *keygenCommand) print(out io.Writer, key string, certified authority.Certified) error {
+	limits := ""
+	if c.Derive {
+		limits = derived(authority.DeriveKeyDefaults(certified))
+	}
+	if c.Owner == "" {
+		c.Owner = "acme"
+	}
 	hash := authority.HashKey(key)
-	_, err = fmt.Fprintf(out, `key (shown once):  %s
+	_, err := fmt.Fprintf(out, `key (shown once):  %s
 SHA-256:           %s
 
 # in auth.yaml
@@ -111,4 +137,57 @@ api:
         owner: %q
 %s`, key, hex.EncodeToString(hash[:]), hex.EncodeToString(hash[:]), preview(key), c.Name, c.Owner, limits)
 	return err
+}
+
+// publishTries is how often a key is sent whose version others overtake.
+const publishTries = 5
+
+// publish makes the key through the API, and prints it once it is there.
+func (c *keygenCommand) publish(cli *cli, out io.Writer, key string, certified authority.Certified) error {
+	api, err := managementAt(cli, c.URL, c.AdminKey)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), manageWithin)
+	defer cancel()
+	hash := authority.HashKey(key)
+	id := cmp.Or(c.ID, authority.KeyID(hash))
+	body := map[string]any{"key_hash": hex.EncodeToString(hash[:]), "key_preview": preview(key), "owner": c.Owner, "name": c.Name, "enabled": true}
+	if c.Derive {
+		d := authority.DeriveKeyDefaults(certified)
+		body["max_occupancy_share"] = float64(d.OccupancyShare) / 1_000_000
+		body["quota"] = map[string]int64{"requests_per_minute": d.RequestsPerMinute, "input_tokens_per_minute": d.InputTokensPerMinute, "output_tokens_per_minute": d.OutputTokensPerMinute}
+	}
+	var registry struct{ Version string }
+	for range publishTries {
+		if err = c.free(ctx, api, id); err != nil {
+			break
+		}
+		if _, err = api.call(ctx, http.MethodGet, "/admin/api-keys/version", nil, &registry); err != nil {
+			break
+		}
+		registry.Version = cmp.Or(registry.Version, time.Now().UTC().Format(time.RFC3339)) // who counts versions otherwise goes on doing so
+		body["version"] = registry.Version
+		status := 0
+		if status, err = api.call(ctx, http.MethodPut, "/admin/api-keys/"+url.PathEscape(id), body, nil); status != http.StatusConflict {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("keygen: %w", err)
+	}
+	_, err = fmt.Fprintf(out, "key (shown once):  %s\nid:                %s\nowner:             %s\nversion:           %s\n", key, id, c.Owner, registry.Version)
+	return err
+}
+
+// free says that no key has the id: what is made here replaces none.
+func (c *keygenCommand) free(ctx context.Context, api *management, id string) error {
+	status, err := api.call(ctx, http.MethodGet, "/admin/api-keys/"+url.PathEscape(id), nil, nil)
+	switch {
+	case status == http.StatusNotFound:
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("there is a key %s already: choose another --id", id)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -72,4 +73,54 @@ func TestKeygenSaysWhichFlagIsWrong(t *testing.T) {
 			t.Errorf("%s: exit code %d, %s%s", args, code, fault, out)
 		}
 	}
+}
+
+// TestKeygenThroughTheAPI makes keys at a running gateway: what is printed holds at once, the registry's version moves only where there was
+// none, and nothing that is there is replaced.
+func TestKeygenThroughTheAPI(t *testing.T) {
+	w := startWhole(t, "")
+	t.Setenv("WEIR_ADMIN_KEY", testAdmin)
+	printed := regexp.MustCompile(`^key \(shown once\):  (sk-weir-\S{43})\nid: +(\S+)\nowner: +(\S+)\nversion: +(\S+)\n$`)
+	made := func(args ...string) (key, id, version string) {
+		t.Helper()
+		out, fault, code := keygen(t, append([]string{"--url", w.url}, args...)...)
+		m := printed.FindStringSubmatch(out)
+		if code != 0 || m == nil {
+			t.Fatalf("exit %d: %s%s", code, out, fault)
+		}
+		return m[1], m[2], m[4]
+	}
+	asks := func(key string, want int) {
+		t.Helper()
+		w.keys["made"] = key
+		w.chat("made", want)
+	}
+	key, id, version := made("--owner", "globex", "--name", "nightly")
+	if id != authority.KeyID(authority.HashKey(key)) {
+		t.Errorf("the id is %s", id)
+	}
+	asks(key, 200)
+	key, id, again := made("--org", "globex", "--id", "second", "--derive", "--admit-budget-tokens=408987", "--max-model-len=262144", "--max-input-tokens=259760",
+		"--itpm-ceiling=519540", "--otpm-ceiling=74000", "--sellable-rpm=48")
+	if id != "second" || again != version {
+		t.Errorf("id %s, version %s after %s", id, again, version)
+	}
+	asks(key, 200)
+	status, _, text := w.do("GET", "/admin/api-keys/second", "", operatorHeader())
+	for _, part := range []string{`"input_tokens_per_minute":519520`, `"max_occupancy_share":0.640959`, `"owner":"globex"`} {
+		if status != 200 || !strings.Contains(text, part) {
+			t.Errorf("%d %s does not say %s", status, text, part)
+		}
+	}
+	for part, args := range map[string][]string{
+		"there is a key second already":          {"--url", w.url, "--owner", "globex", "--id", "second"},
+		"with --url, --owner must be given":      {"--url", w.url},
+		"--id is x, and of use with --url alone": {"--id", "x"},
+		"an admin key is needed":                 {"--url", w.url, "--owner", "globex", "--admin-key", "wrong"},
+	} {
+		if out, fault, code := keygen(t, args...); code == 0 || out != "" || !strings.Contains(fault, part) {
+			t.Errorf("%v: exit %d, %q %q, want %q", args, code, out, fault, part)
+		}
+	}
+	asks(key, 200) // nothing was replaced
 }

@@ -28,6 +28,7 @@ type recoverCommand struct {
 	Windows string `enum:"full,empty" default:"full" help:"What limits count as used at first: full, so that nothing that has a limit passes for a minute, or empty."`
 	Reason  string `required:"" help:"Why, for the log."`
 	Unknown bool   `name:"accept-unknown" help:"Go on where nothing tells what balances, budgets and fences were: prepaid orgs have nothing until they are credited anew, and spend caps and daily budgets begin unused."`
+	Anyway  bool   `help:"Go on although the running process finds nothing wrong with the log."`
 	URL     string `help:"Where a process serves that is asked first; by default the address in the configuration."`
 	Key     string `env:"WEIR_ADMIN_KEY" help:"Admin key, for that process."`
 }
@@ -36,6 +37,7 @@ type recoverCommand struct {
 type order struct {
 	Windows string `json:"windows"`
 	Reason  string `json:"reason"`
+	Anyway  bool   `json:"anyway,omitempty"` // although nothing is wrong
 }
 
 // Run asks the running process, or works on the log itself where none runs.
@@ -76,7 +78,7 @@ func (c *recoverCommand) Run(cli *cli, out io.Writer) error {
 	if err := n.connect(opening); err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
-	r := recovery{n: n, order: order{c.Windows, c.Reason}, unknown: c.Unknown, out: out}
+	r := recovery{n: n, order: order{Windows: c.Windows, Reason: c.Reason}, unknown: c.Unknown, out: out}
 	if err := r.run(ctx); err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
@@ -85,7 +87,7 @@ func (c *recoverCommand) Run(cli *cli, out io.Writer) error {
 
 // ask asks a running process.
 func (c *recoverCommand) ask(ctx context.Context) (string, error) {
-	body, err := json.Marshal(order{c.Windows, c.Reason})
+	body, err := json.Marshal(order{c.Windows, c.Reason, c.Anyway})
 	if err != nil {
 		return "", err
 	}
@@ -126,6 +128,11 @@ func (n *node) serveRecover(w http.ResponseWriter, r *http.Request) {
 	}
 	if n.broker == nil {
 		http.Error(w, "the log is another process's: run weir recover there", http.StatusConflict)
+		return
+	}
+	if n.projector != nil && n.why() == "" && !o.Anyway { // another process's projector may know more
+		http.Error(w, "nothing is wrong with the log as far as this process knows, and with windows full a recovery refuses for a minute what has a limit on a minute: "+
+			"nothing was done. weir recover --anyway does it all the same.", http.StatusConflict)
 		return
 	}
 	seq, err := n.log.Publish(r.Context(), recoverEvent(o, lost{}))

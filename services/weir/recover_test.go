@@ -156,7 +156,7 @@ func (l *losing) recover(unknown bool) (said string, err error) {
 	must(l.t, n.openDatabase(ctx))
 	must(l.t, n.connect(ctx))
 	var out bytes.Buffer
-	err = (&recovery{n: n, order: order{"empty", "a test"}, unknown: unknown, out: &out}).run(ctx)
+	err = (&recovery{n: n, order: order{Windows: "empty", Reason: "a test"}, unknown: unknown, out: &out}).run(ctx)
 	return out.String(), err
 }
 
@@ -370,4 +370,23 @@ func TestWhatWasHeldIsWrittenDownWhenTheLogIsGone(t *testing.T) {
 	if diff := cmp.Diff(heldBy(want), heldBy(r.snapshots[0].fold)); diff != "" {
 		t.Errorf("(- the log, + the snapshot)\n%s", diff)
 	}
+}
+
+// TestRecoverOfAHealthyLog: a running process with whose log nothing is wrong says so and does nothing, unless it is to be done anyway.
+func TestRecoverOfAHealthyLog(t *testing.T) {
+	w := startWhole(t, "")
+	t.Setenv("WEIR_ADMIN_KEY", testAdmin)
+	recovered := func(args ...string) (string, int) {
+		var said strings.Builder
+		code := run(append([]string{"recover", "--url", w.url, "--reason", "a test"}, args...), &said, &said)
+		return said.String(), code
+	}
+	if said, code := recovered(); code == 0 || !strings.Contains(said, "nothing is wrong with the log") || !strings.Contains(said, "--anyway") {
+		t.Errorf("exit %d: %s", code, said)
+	}
+	w.chat("acme", 200) // that has a limit on a minute
+	if said, code := recovered("--anyway"); code != 0 || !strings.Contains(said, "windows full") {
+		t.Errorf("exit %d: %s", code, said)
+	}
+	w.chat("acme", 503)
 }

@@ -309,6 +309,19 @@ func (n Node) OneOf(otherwise string, words ...string) string {
 // wholeNumber is one that stands in quotes by mistake.
 var wholeNumber = regexp.MustCompile(`^[0-9]+$`)
 
+// octal is a number that the versions of YAML differ on.
+var octal = regexp.MustCompile(`^[-+]?0[0-9_]+$`)
+
+// quoted says whether the value stands in quotes.
+func (n Node) quoted() bool {
+	s, is := n.n.(*ast.StringNode)
+	if !is {
+		return false
+	}
+	t := tokenOf(s)
+	return t != nil && t.Indicator == token.QuotedScalarIndicator
+}
+
 // Int reads a whole number between least and most.
 func (n Node) Int(otherwise, least, most int64) int64 {
 	if n.Absent() {
@@ -322,11 +335,15 @@ func (n Node) Int(otherwise, least, most int64) int64 {
 		text, ok = scalar(v)
 	}
 	if plain, is := n.n.(*ast.StringNode); is && wholeNumber.MatchString(plain.Value) {
-		if t := tokenOf(plain); t != nil && t.Indicator == token.QuotedScalarIndicator {
+		if n.quoted() {
 			n.Wrong("must be a whole number without quotes")
 			return otherwise
 		}
 		text = plain.Value // so many digits that the library takes them for a text
+	}
+	if n.text == nil && octal.MatchString(text) {
+		n.Wrong("must not begin with 0: some readers of YAML take it for an octal number")
+		return otherwise
 	}
 	v, err := strconv.ParseInt(strings.ReplaceAll(text, "_", ""), 10, 64)
 	if errors.Is(err, strconv.ErrRange) {
@@ -378,8 +395,12 @@ func (n Node) Float(otherwise float64) float64 {
 		return otherwise
 	}
 	v, err := strconv.ParseFloat(text, 64)
-	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
+	switch {
+	case err != nil || math.IsNaN(v) || math.IsInf(v, 0):
 		n.Wrong("must be a number")
+		return otherwise
+	case n.quoted():
+		n.Wrong("must be a number without quotes")
 		return otherwise
 	}
 	return v

@@ -91,6 +91,8 @@ list: 5
 deep: {a: [1]}
 quoted: "5"
 huge: 99999999999999999999
+octal: 010
+text: "0.9"
 `)
 	m.Get("count").Int(0, 0, 9)
 	m.Get("wait").Duration(0, 0, 1)
@@ -105,6 +107,8 @@ huge: 99999999999999999999
 	m.Get("deep").Str("")
 	m.Get("quoted").Int(0, 0, 9)
 	m.Get("huge").Int(0, 0, 9)
+	m.Get("octal").Int(0, 0, 9)
+	m.Get("text").Float(0)
 	m.End()
 	want := `f.yaml:1: count is many: must be a whole number
 f.yaml:2: wait is soon: must be a duration such as 250ms, 5s or 720h
@@ -118,7 +122,9 @@ f.yaml:10: flag is yes: must be true or false
 f.yaml:11: list is 5: must be a list
 f.yaml:12: deep is a map: must be a single value, not a map
 f.yaml:13: quoted is 5: must be a whole number without quotes
-f.yaml:14: huge is 99999999999999999999: must be a whole number from 0 to 9`
+f.yaml:14: huge is 99999999999999999999: must be a whole number from 0 to 9
+f.yaml:15: octal is 010: must not begin with 0: some readers of YAML take it for an octal number
+f.yaml:16: text is 0.9: must be a number without quotes`
 	if got := r.Faults.Err().Error(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
