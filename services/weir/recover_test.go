@@ -27,6 +27,7 @@ import (
 	"github.com/weirhq/weir/services/config"
 	"github.com/weirhq/weir/services/ledger"
 	"github.com/weirhq/weir/test/audittest"
+	"github.com/weirhq/weir/test/utcday"
 )
 
 // losing is a process with the log, and its data, which may be lost.
@@ -42,6 +43,7 @@ type losing struct {
 
 func newLosing(t *testing.T, database bool) *losing {
 	t.Helper()
+	utcday.Whole(t) // budgets are held against each other
 	l := &losing{t: t, dir: t.TempDir(), ids: map[int]events.RequestID{}}
 	if database {
 		l.database, _ = audittest.Database(t)

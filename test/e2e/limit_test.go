@@ -27,15 +27,19 @@ models:
 
 // TestSevenAtOnce: 200 clients at two gateways, of which each alone knows nothing of the other, against a limit of 7 requests at once.
 func TestSevenAtOnce(t *testing.T) {
-	const clients, patience = 200, 4 * time.Second
+	const clients, least, most = 200, 4 * time.Second, time.Minute
 	c := newCluster(t, 2, "delay=100ms;tokens=4", sevenAtOnce)
 	var all sync.WaitGroup
-	var admitted, refused, failed atomic.Int64
-	stop := time.Now().Add(patience)
+	var admitted, refused, late, failed atomic.Int64
+	begin := time.Now()
+	goesOn := func() bool { // as long as that, and on a slow machine until the limit was reached
+		took := time.Since(begin)
+		return took < least || took < most && (refused.Load() == 0 || c.provider.Ledger().Totals().MaxLive < atOnce)
+	}
 	for i := range clients {
 		all.Go(func() {
 			// Each wants one answer and asks again when it is refused, as soon as it likes; the first of them go on to the end.
-			for done := false; !done && time.Now().Before(stop); done = i >= clients/4 && done {
+			for done := false; !done && goesOn(); done = i >= clients/4 && done {
 				a, err := stack.Request{URL: c.urls[i%2] + "/v1/chat/completions", Key: "demo", Body: chat("m", `"max_tokens":8,`)}.Send()
 				switch {
 				case err != nil:
@@ -47,6 +51,9 @@ func TestSevenAtOnce(t *testing.T) {
 				case a.Status == http.StatusTooManyRequests:
 					refused.Add(1)
 					time.Sleep(20 * time.Millisecond)
+				case a.Status == http.StatusServiceUnavailable && a.Error().Code == "gateway_infrastructure" && a.Header.Get("Retry-After") != "":
+					late.Add(1) // a machine that is too busy gave no verdict in time
+					time.Sleep(20 * time.Millisecond)
 				default:
 					failed.Add(1)
 					t.Errorf("status %d: %s", a.Status, a.Body)
@@ -57,7 +64,7 @@ func TestSevenAtOnce(t *testing.T) {
 	}
 	all.Wait()
 	totals := c.provider.Ledger().Totals()
-	t.Logf("%d admitted, %d refused; at most %d at once at the upstream", admitted.Load(), refused.Load(), totals.MaxLive)
+	t.Logf("%d admitted, %d refused, %d had no verdict; at most %d at once at the upstream", admitted.Load(), refused.Load(), late.Load(), totals.MaxLive)
 	if totals.MaxLive > atOnce {
 		t.Errorf("the upstream saw %d at once: the limit is %d", totals.MaxLive, atOnce)
 	}
@@ -74,8 +81,10 @@ func TestSevenAtOnce(t *testing.T) {
 	ends := 0
 	for id, trail := range story.Requests {
 		if trail.Admitted() {
-			if ends++; len(trail.Ended()) != 1 {
-				t.Errorf("request %s was admitted and has %d releases", id, len(trail.Ended()))
+			if n := len(trail.Ended()); n != 1 {
+				t.Errorf("request %s was admitted and has %d releases", id, n)
+			} else if trail.Ended()[0].Outcome != events.Abandoned { // of which its gateway heard in time
+				ends++
 			}
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/projections/admission"
 	"github.com/weirhq/weir/test/e2e/stack"
+	"github.com/weirhq/weir/test/utcday"
 )
 
 const (
@@ -61,10 +62,7 @@ var watched = map[events.Meter]int64{
 // has it, at any record, and not as the upstream saw it. What was paid is what the upstream's usage costs, to the nano-dollar.
 func TestNoLimitIsPassedByACrowd(t *testing.T) {
 	s := stack.New(t, stack.Config{Gateways: crowdGateways, Settings: crowded})
-	at := time.Now().UTC()
-	if at.Add(2*time.Minute).Day() != at.Day() { // a cap of a day is to be one
-		time.Sleep(time.Until(at.Truncate(24 * time.Hour).Add(24 * time.Hour)))
-	}
+	utcday.Whole(t)
 	e := events.Event{ID: "credit", Source: "test", Org: "paid", Data: &events.Credit{Org: "paid", AmountNano: credited, Reference: "first"}}
 	if _, err := s.Log.Publish(t.Context(), e); err != nil {
 		t.Fatal(err)
