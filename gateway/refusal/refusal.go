@@ -202,6 +202,9 @@ func OfVerdict(r *events.Refusal, at time.Time) Answer {
 		row.retry = never
 	}
 	a := row.answer(r.RetryMS, r.HasRetry)
+	if w.Gate == gate.B4 { // its every refusal has the header, also one that says not to try again
+		a.RetryMS = secondMS
+	}
 	a.Gate, a.Scope, a.Kind, a.LimitID = w.Gate, w.Scope, w.Kind, w.LimitID
 	a.Limit, a.HasLimit, a.Used, a.Requested = r.Limit, r.HasLimit, r.Used, r.Requested
 	a.reset(at)

@@ -71,6 +71,8 @@ var rows = []struct {
 	{"B2 inflight", over("model/m/inflight", 1000), 429, "concurrency_limit_exceeded", "gateway_admission/model/inflight/m", "1", false},
 	{"B3", refusal.OfLocal(&policy.Local{Cause: policy.UnderPressure, Model: "m"}), 429, "concurrency_limit_exceeded", "gateway_admission/model/pressure/m", "1", false},
 	{"B4 share", over("key/k-1.m/occupancy", 1000), 429, "rate_limit_exceeded", "gateway_admission/key/occupancy/k-1", "1", false},
+	{"B4 share, too large", large("key/k-1.m/occupancy"), 429, "rate_limit_exceeded", "gateway_admission/key/occupancy/k-1", "1", true}, // all of B4 has the header
+	{"B4 itpm, too large", large("key/k-1.m/itpm"), 429, "rate_limit_exceeded", "gateway_admission/key/itpm/k-1", "1", true},
 	{"B4 itpm", over("key/k-1.m/itpm", 42_000), 429, "rate_limit_exceeded", "gateway_admission/key/itpm/k-1", "1", false},
 	{"B4 otpm", over("key/k-1.m/otpm", 30_000), 429, "rate_limit_exceeded", "gateway_admission/key/otpm/k-1", "1", false},
 	{"daily of an org", over("org/acme/daily", day), 429, "token_limit_exceeded", "gateway_admission/org/daily/acme", "43200", true},
@@ -188,6 +190,8 @@ func TestSentences(t *testing.T) {
 		"input token rate exceeded, please retry":                                                           over("key/k.m/itpm", 1000),
 		"output token rate exceeded, please retry":                                                          over("key/k.m/otpm", 1000),
 		"insufficient daily token budget for requested max_tokens":                                          over("org/o/daily", 1000),
+		"request needs 500 tokens, over this key's share of the model, 300":                                 large("key/k.m/occupancy"),
+		"request is 500 input tokens, over this key's rate of 300 a minute":                                 large("key/k.m/itpm"),
 		"request needs 500 tokens, over the model's capacity of 300":                                        large("model/m/occupancy"),
 		"rate limit reached: 300 requests a minute of org acme, of which 299 are used and 5 more asked for": over("org/acme/rpm", 1000),
 	} {

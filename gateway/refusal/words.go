@@ -42,6 +42,12 @@ func (a *Answer) explain(r *events.Refusal) string {
 		}
 		return "server at capacity for this model, please retry"
 	case gate.B4:
+		switch {
+		case large && a.Kind == "occupancy":
+			return "request needs " + itoa(a.Requested) + " tokens, over this key's share of the model, " + itoa(a.Limit)
+		case large:
+			return "request is " + itoa(a.Requested) + " input tokens, over this key's rate of " + itoa(a.Limit) + " a minute"
+		}
 		return map[string]string{
 			"occupancy": "per-key occupancy share exceeded, please retry",
 			"itpm":      "input token rate exceeded, please retry",
