@@ -57,6 +57,9 @@ pools:
 		{"B2 comes before B4", func(t *testing.T, s *stack.Stack) {
 			isRefused(t, call(t, s, "tenant", "", body("share", `"max_tokens":2000,`, 4)), refusal{status: 429, code: "concurrency_limit_exceeded", scope: "model", kind: "occupancy", final: true})
 		}},
+		{"B4 rejections set Retry-After: 1, also of what is larger than the share, which is told not to try again", func(t *testing.T, s *stack.Stack) {
+			isRefused(t, call(t, s, "tenant", "", body("share", `"max_tokens":600,`, 4)), refusal{status: 429, code: "rate_limit_exceeded", scope: "key", kind: "occupancy", retryAfter: "1", final: true})
+		}},
 		{"if a later check rejects the request, every occupancy reservation already taken is released", func(t *testing.T, s *stack.Stack) {
 			occupancy := events.NewMeter(events.ScopeModel, "occupancy", "kept")
 			first := call(t, s, "tenant", "tokens=1;input=100", body("kept", `"max_tokens":10,`, 320))
@@ -115,7 +118,7 @@ pools:
 		}},
 		{"B4 comes before the daily budget", func(t *testing.T, s *stack.Stack) {
 			a := call(t, s, "both", "", body("rates-2", "", 3200))
-			isRefused(t, a, refusal{status: 429, code: "rate_limit_exceeded", scope: "key", kind: "itpm", final: true})
+			isRefused(t, a, refusal{status: 429, code: "rate_limit_exceeded", scope: "key", kind: "itpm", retryAfter: "1", final: true})
 		}},
 		{"embedding requests skip the serverless limits and the daily budget", func(t *testing.T, s *stack.Stack) {
 			for _, key := range []string{"tenant", "daily"} {
