@@ -2,7 +2,6 @@ package journal_test
 
 import (
 	"fmt"
-	"net"
 	"net/url"
 	"sync"
 	"testing"
@@ -12,17 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/weirhq/weir/events/journal"
+	"github.com/weirhq/weir/test/freeport"
 )
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
-}
 
 func openLogOf(t *testing.T, nc *nats.Conn) *journal.Log {
 	t.Helper()
@@ -36,7 +26,7 @@ func openLogOf(t *testing.T, nc *nats.Conn) *journal.Log {
 // startCluster starts three servers that hold the log together.
 func startCluster(t *testing.T) []*server.Server {
 	t.Helper()
-	routes, err := url.Parse("nats://" + freeAddress(t))
+	routes, err := url.Parse("nats://" + freeport.Address(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,10 +18,11 @@ import (
 
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal"
+	"github.com/weirhq/weir/test/freeport"
 )
 
 // within bounds everything that a test waits for.
-const within = 30 * time.Second
+const within = 2 * time.Minute
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
@@ -37,7 +38,11 @@ type broker struct {
 
 func startBroker(t testing.TB) *broker {
 	t.Helper()
-	b := &broker{t: t, dir: t.TempDir(), port: -1}
+	port, err := freeport.Take() // one that is still free after a restart
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &broker{t: t, dir: t.TempDir(), port: port}
 	b.start()
 	t.Cleanup(b.stop)
 	return b

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/events/journal/access/accesstest"
+	"github.com/weirhq/weir/test/freeport"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write accounts.conf anew")
@@ -41,16 +41,6 @@ func TestAccountsAreThoseOfAccess(t *testing.T) {
 
 // node is where one server of the cluster is reached.
 type node struct{ name, client, route string }
-
-func free(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
 
 // start runs a server from weir.conf, with addresses and directory of its own.
 func start(t *testing.T, n node) *server.Server {
@@ -109,7 +99,7 @@ func TestClusterThroughTheCallout(t *testing.T) {
 	}
 	var nodes [3]node
 	for k := range nodes {
-		nodes[k] = node{name: fmt.Sprintf("nats-%d", k+1), client: free(t), route: free(t)}
+		nodes[k] = node{name: fmt.Sprintf("nats-%d", k+1), client: freeport.Address(t), route: freeport.Address(t)}
 		peer := url.URL{Scheme: "nats", User: url.UserPassword("weir", "p4ssword"), Host: nodes[k].route}
 		t.Setenv(fmt.Sprintf("WEIR_NATS_PEER_%d", k+1), peer.String())
 	}
@@ -194,13 +184,13 @@ func TestNobodyJoinsWithoutACallout(t *testing.T) {
 		t.Fatal(err)
 	}
 	for k := range 3 {
-		t.Setenv(fmt.Sprintf("WEIR_NATS_PEER_%d", k+1), "nats://weir:p4ssword@"+free(t))
+		t.Setenv(fmt.Sprintf("WEIR_NATS_PEER_%d", k+1), "nats://weir:p4ssword@"+freeport.Address(t))
 	}
 	t.Setenv("WEIR_NATS_PASSWORD", "p4ssword")
 	t.Setenv("WEIR_NATS_USER", user)
 	t.Setenv("WEIR_NATS_ISSUER", issuer)
 	t.Setenv("WEIR_NATS_XKEY", xkey)
-	n := node{name: "nats-1", client: free(t), route: free(t)}
+	n := node{name: "nats-1", client: freeport.Address(t), route: freeport.Address(t)}
 	start(t, n)
 	if nc, err := nats.Connect("nats://"+n.client, nats.UserInfo("gw-one-abcdefgh", "x"), nats.Timeout(accesstest.Patience)); err == nil {
 		nc.Close()

@@ -24,6 +24,7 @@ import (
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/eventstest"
 	"github.com/weirhq/weir/projections/usage"
+	"github.com/weirhq/weir/test/freeport"
 	schemas "github.com/weirhq/weir/schemas/usage"
 )
 
@@ -46,7 +47,7 @@ type receiver struct {
 }
 
 func newReceiver(t *testing.T, read func([]byte) map[string]string) *receiver {
-	r := &receiver{t: t, bad: true, taken: map[string]string{}, read: read, address: "127.0.0.1:0", rejects: func(string) bool { return false },
+	r := &receiver{t: t, bad: true, taken: map[string]string{}, read: read, address: freeport.Address(t), rejects: func(string) bool { return false },
 		client: &http.Client{Timeout: 150 * time.Millisecond, Transport: &http.Transport{}}}
 	r.start()
 	t.Cleanup(func() { r.end(); r.client.CloseIdleConnections() })

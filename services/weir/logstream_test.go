@@ -67,7 +67,7 @@ func TestARunningProcessGivesItsLog(t *testing.T) {
 	if seq, err := h.SeqAt(t.Context(), time.Now().Add(time.Hour).UnixNano()); err != nil || seq != 3 {
 		t.Errorf("the first sequence in an hour is %d (%v), want 3", seq, err)
 	}
-	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, stop := context.WithTimeout(t.Context(), patience)
 	defer stop()
 	got = nil
 	_ = h.follow(ctx, 2, func(r *events.Record) error {

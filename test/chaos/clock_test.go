@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/events/journal/access"
+	"github.com/weirhq/weir/test/freeport"
 )
 
 // clockIsWhy is what everybody says while nothing is admitted for the clock.
@@ -96,7 +97,7 @@ func none(t *testing.T, all []result, why string) {
 
 // operator writes the configuration of an operator's commands, where the projector keeps its snapshots.
 func (w *world) operator() {
-	w.config("operator", w.joins(string(access.Projector), free(w.tb), w.everywhere(), access.Operator))
+	w.config("operator", w.joins(string(access.Projector), freeport.Address(w.tb), w.everywhere(), access.Operator))
 }
 
 // verifies checks that what is kept agrees with the log.
@@ -226,7 +227,7 @@ func projectorsClock(t *testing.T, by time.Duration) {
 	const second = "second"
 	w := newWorld(t, setup{apart: true, change: func(w *world) {
 		c = newClock(t, w.readers[0])
-		head := w.joins(second, free(t), w.everywhere(), access.Projector) + fmt.Sprintf("operators: {listen: %s}\n", free(t))
+		head := w.joins(second, freeport.Address(t), w.everywhere(), access.Projector) + fmt.Sprintf("operators: {listen: %s}\n", freeport.Address(t))
 		w.readers = append(w.readers, w.process("serve", "--roles", string(access.Projector), "--config", w.config(second, head)))
 	}})
 	first := string(access.Projector)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/services/ledger"
+	"github.com/weirhq/weir/test/freeport"
 )
 
 // natsServer builds the NATS server, as its own project makes it, once.
@@ -48,9 +49,9 @@ func (w *world) servers() {
 	var routes []string
 	for i := range w.setup.servers {
 		if i > 0 {
-			clients = append(clients, free(w.tb))
+			clients = append(clients, freeport.Address(w.tb))
 		}
-		routes = append(routes, free(w.tb))
+		routes = append(routes, freeport.Address(w.tb))
 		peer := url.URL{Scheme: "nats", User: url.UserPassword("weir", "p4ssword"), Host: routes[i]}
 		env = append(env, fmt.Sprintf("WEIR_NATS_PEER_%d=%s", i+1, peer.String()))
 	}
@@ -159,7 +160,7 @@ func TestServersOfTheirOwnLoseTheLog(t *testing.T) {
 	for _, p := range w.readers {
 		p.stop()
 	}
-	config := w.config("operator", w.joins("projector", free(t), w.everywhere(), access.Operator))
+	config := w.config("operator", w.joins("projector", freeport.Address(t), w.everywhere(), access.Operator))
 	said, err := exec.Command(binary, "recover", "--config", config, "--windows", "empty", "--reason", "the servers lost it").CombinedOutput()
 	if err != nil {
 		t.Fatalf("weir recover: %v\n%s", err, said)

@@ -25,6 +25,7 @@ import (
 	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/services/provider"
 	"github.com/weirhq/weir/test/e2e/stack"
+	"github.com/weirhq/weir/test/freeport"
 	"github.com/weirhq/weir/test/postgrestest"
 )
 
@@ -149,16 +150,6 @@ type setup struct {
 	database bool
 }
 
-func free(tb testing.TB) string {
-	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // manager is the identity of a gateway that manages.
 const manager access.Role = "manager"
 
@@ -169,7 +160,7 @@ var joining = map[access.Role][]access.Role{access.Gateway: {access.Gateway}, ac
 // newWorld starts everything and waits until both gateways admit.
 func newWorld(tb testing.TB, s setup) *world {
 	tb.Helper()
-	w := &world{tb: tb, dir: tb.TempDir(), setup: s, nats: free(tb), secrets: map[access.Role]access.Secret{}, ways: map[string]*postgrestest.Proxy{}, others: map[string]*provider.Server{}}
+	w := &world{tb: tb, dir: tb.TempDir(), setup: s, nats: freeport.Address(tb), secrets: map[access.Role]access.Secret{}, ways: map[string]*postgrestest.Proxy{}, others: map[string]*provider.Server{}}
 	w.doors, w.witness = []string{w.nats}, newWitness(w.dir)
 	if w.setup.script == "" {
 		w.setup.script = script
@@ -305,13 +296,13 @@ func (w *world) processes() {
 	}
 	if w.setup.apart {
 		for _, role := range []access.Role{access.Projector, access.Auditor} {
-			path := w.config(string(role), w.joins(string(role), free(w.tb), w.everywhere(), role)+fmt.Sprintf("operators: {listen: %s}\n", free(w.tb)))
+			path := w.config(string(role), w.joins(string(role), freeport.Address(w.tb), w.everywhere(), role)+fmt.Sprintf("operators: {listen: %s}\n", freeport.Address(w.tb)))
 			w.readers = append(w.readers, w.process("serve", "--roles", string(role), "--config", path))
 		}
 	}
 	for i := range w.gateways {
 		w.pipes[i] = newPipe(w.tb, w.nats)
-		addr, name := free(w.tb), fmt.Sprintf("gw%d", i)
+		addr, name := freeport.Address(w.tb), fmt.Sprintf("gw%d", i)
 		way := "nats://" + w.pipes[i].addr()
 		if len(w.doors) > 1 { // of which it takes whatever answers
 			way = w.everywhere()
@@ -342,7 +333,7 @@ func (w *world) migrate(config string) {
 
 // broker makes the log's own process.
 func (w *world) broker() {
-	core := w.config("core", fmt.Sprintf("operators: {listen: %s}\ndata_dir: %s\nlog: {listen: %s, credentials: %s}\n", free(w.tb), w.setup.data, w.nats, filepath.Join(w.dir, "credentials")))
+	core := w.config("core", fmt.Sprintf("operators: {listen: %s}\ndata_dir: %s\nlog: {listen: %s, credentials: %s}\n", freeport.Address(w.tb), w.setup.data, w.nats, filepath.Join(w.dir, "credentials")))
 	roles := "broker,projector,auditor"
 	if w.setup.apart {
 		roles = "broker"

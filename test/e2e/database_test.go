@@ -20,6 +20,7 @@ import (
 	"github.com/weirhq/weir/gateway/authority"
 	"github.com/weirhq/weir/services/provider"
 	"github.com/weirhq/weir/test/e2e/stack"
+	"github.com/weirhq/weir/test/freeport"
 	"github.com/weirhq/weir/test/postgrestest"
 )
 
@@ -86,7 +87,7 @@ func newWorld(t *testing.T, database bool) *world {
 		t.Fatal(err)
 	}
 	stack.WriteFile(t, filepath.Join(dir, "credentials.yaml"), string(text))
-	port := freePort(t)
+	port := freeport.Address(t)
 	w.log = "nats://" + port
 	keeper := fmt.Sprintf("data_dir: %s\nlog: {listen: %q, credentials: %s}\n", filepath.Join(dir, "data"), port, filepath.Join(dir, "credentials.yaml"))
 	w.keeper = start(t, nil, "serve", "-c", worldSettings.Write(t, t.TempDir(), head+keeper, upstreams), "--roles", "broker,projector,auditor")

@@ -22,10 +22,11 @@ import (
 	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/services/provider"
 	"github.com/weirhq/weir/test/e2e/stack"
+	"github.com/weirhq/weir/test/freeport"
 )
 
 // startWithin bounds how long a process may take to start or to end.
-const startWithin = 30 * time.Second
+const startWithin = 2 * time.Minute
 
 // process is one running weir.
 type process struct {
@@ -132,12 +133,6 @@ type cluster struct {
 	log      *journal.Log
 }
 
-// freePort gives a port that is free now.
-func freePort(t *testing.T) string {
-	t.Helper()
-	return strings.TrimPrefix(refusedPort(t), "http://")
-}
-
 // newCluster starts a cluster and waits until every gateway admits.
 func newCluster(t *testing.T, gateways int, script string, settings stack.Settings) *cluster {
 	t.Helper()
@@ -162,7 +157,7 @@ func newCluster(t *testing.T, gateways int, script string, settings stack.Settin
 	if err := access.WriteSecret(filepath.Join(dir, "secret.yaml"), secret); err != nil {
 		t.Fatal(err)
 	}
-	port := freePort(t)
+	port := freeport.Address(t)
 	head := fmt.Sprintf("data_dir: %s\nlog: {listen: %q, credentials: %s}\n", filepath.Join(dir, "data"), port, filepath.Join(dir, "credentials.yaml"))
 	c.keeper = start(t, nil, "serve", "-c", settings.Write(t, t.TempDir(), head, upstreams), "--roles", "broker,projector,auditor")
 	c.join(t, "nats://"+port, key)

@@ -60,7 +60,7 @@ func TestShutdownIsBounded(t *testing.T) {
 	if e := a.Error(); a.Status != 503 || e.Code != "overloaded" {
 		t.Errorf("the answer that had not begun: status %d, %s", a.Status, a.Body)
 	}
-	within(t, 20*time.Second, "the end of the gateway", func() { _ = s.Gateways[0].Wait() })
+	within(t, time.Minute, "the end of the gateway", func() { _ = s.Gateways[0].Wait() })
 	story := s.Story(t)
 	settledOnce(t, story.Requests[events.RequestID(answer.Header.Get("X-Request-Id"))], events.Cancelled, events.DispatchedYes, events.QualityEstimated)
 	settledOnce(t, story.Requests[events.RequestID(a.ID())], events.Cancelled, events.DispatchedUnknown, events.QualityNone)

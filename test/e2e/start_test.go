@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirhq/weir/events/journal/access"
 	"github.com/weirhq/weir/test/e2e/stack"
+	"github.com/weirhq/weir/test/freeport"
 	"github.com/weirhq/weir/test/postgrestest"
 )
 
@@ -77,7 +78,7 @@ func TestStartInAnyOrder(t *testing.T) {
 	t.Parallel() // it mostly waits
 	dir := t.TempDir()
 	_, upstream := serveUpstream(t, "tokens=3")
-	port := freePort(t)
+	port := freeport.Address(t)
 	path := func(head string) string {
 		return stack.Settings.Write(worldSettings, t, t.TempDir(), head+"data_dir: "+t.TempDir()+"\n", map[string]string{"upstream": upstream})
 	}

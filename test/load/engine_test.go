@@ -74,7 +74,7 @@ func newEngine(tb testing.TB, gateways int, always bool) *engine {
 		running.Go(func() { _ = book.Run(ctx) })
 		e.books, e.nc, e.pubs = append(e.books, book), append(e.nc, nc), append(e.pubs, pub)
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		if ready, why := p.Ready(); ready {
 			return e
 		} else if time.Now().After(deadline) {

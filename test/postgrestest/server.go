@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+
+	"github.com/weirhq/weir/test/freeport"
 )
 
 // Server is a server of a test's own, to be stopped, killed, paused and started again. Its schema is its database's own.
@@ -48,7 +50,7 @@ func start() (*Server, error) {
 	if out, err := s.program("initdb", "-D", s.data(), "-U", "weir", "--auth=trust", "--no-sync", "-E", "UTF8").CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("initdb: %w\n%s", err, out)
 	}
-	if s.port, err = freePort(); err != nil {
+	if s.port, err = freeport.Take(); err != nil {
 		return nil, err
 	}
 	s.URL = fmt.Sprintf("postgres://weir@127.0.0.1:%d/postgres?sslmode=disable", s.port)

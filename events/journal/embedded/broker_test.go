@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -66,7 +65,7 @@ func TestWhoAsksIsKnown(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	m, err := nc.Request(access.SubjectLive, nil, 5*time.Second)
+	m, err := nc.Request(access.SubjectLive, nil, accesstest.Patience)
 	if err != nil {
 		t.Fatal(err)
 	}
