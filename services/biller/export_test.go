@@ -24,8 +24,8 @@ import (
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/eventstest"
 	"github.com/weirhq/weir/projections/usage"
-	"github.com/weirhq/weir/test/freeport"
 	schemas "github.com/weirhq/weir/schemas/usage"
+	"github.com/weirhq/weir/test/freeport"
 )
 
 // receiver is a system outside that behaves badly: of what it is sent it takes some and answers, takes some and does not answer in time,
