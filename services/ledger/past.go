@@ -17,6 +17,8 @@ type Past struct {
 	Undecided int                  // attempts of which no verdict is known, nor anything that says that they were admitted: they do not count
 
 	base    *admission.Fold
+	seq     uint64 // from which on the audit must tell, and when it came, ns since 1970
+	at      int64
 	now     int64
 	credits map[credit]bool // that were counted
 }
@@ -34,7 +36,7 @@ type credit struct {
 
 // PastOf gives what a fold says itself, for budgets whose period runs at an instant, ns since 1970.
 func PastOf(base *admission.Fold, now int64) *Past {
-	p := &Past{Balances: map[events.Meter]int64{}, Budgets: map[events.Meter]Budget{}, Fences: base.Fences(), base: base, now: now, credits: map[credit]bool{}}
+	p := &Past{Balances: map[events.Meter]int64{}, Budgets: map[events.Meter]Budget{}, Fences: base.Fences(), base: base, seq: base.Seq(), at: base.Now(), now: now, credits: map[credit]bool{}}
 	for _, m := range base.Meters() {
 		switch m.Kind {
 		case events.Balance:
@@ -50,10 +52,18 @@ func PastOf(base *admission.Fold, now int64) *Past {
 }
 
 // Seq is the sequence up to which the fold tells, and from which on the audit must.
-func (p *Past) Seq() uint64 { return p.base.Seq() }
+func (p *Past) Seq() uint64 { return p.seq }
 
-// Now is the fold's time, ns since 1970; 0 before its first record.
-func (p *Past) Now() int64 { return p.base.Now() }
+// Now is the time there, ns since 1970; 0 before the first record.
+func (p *Past) Now() int64 { return p.at }
+
+// Until says that the fold tells up to a sequence alone, which came at an instant, ns since 1970: what it has beyond is of a log that was
+// cut there and written on since, and counts beside what stood there before.
+func (p *Past) Until(seq uint64, at int64) {
+	if seq < p.seq {
+		p.seq, p.at = seq, at
+	}
+}
 
 // PeriodOf is the period of a budget, which its name says.
 func PeriodOf(m events.Meter) events.Period {
@@ -102,7 +112,7 @@ func (p *Past) Record(rec *generation.Record) {
 	if before.Settled {
 		return // nothing changes it any more
 	}
-	runs, more, balance := false, rec.AsOf.Seq > p.base.Seq(), events.Meter("")
+	runs, more, balance := false, rec.AsOf.Seq > p.seq, events.Meter("")
 	for i := range rec.Attempts {
 		a := &rec.Attempts[i]
 		for k := range a.Claims {
@@ -117,7 +127,7 @@ func (p *Past) Record(rec *generation.Record) {
 		switch {
 		case a.Verdict == generation.VerdictRefused:
 			continue
-		case !had && a.Seq <= p.base.Seq():
+		case !had && a.Seq <= p.seq:
 			continue // the fold has forgotten it
 		case a.Verdict == "" && !a.Final && a.Released == nil && !was.Admitted:
 			p.Undecided++

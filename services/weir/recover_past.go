@@ -54,6 +54,12 @@ func (r *recovery) past(ctx context.Context, old ledger.Mark, found bool, presen
 		base = admission.New()
 	}
 	p.Past = ledger.PastOf(base, r.now.UnixNano())
+	if whole && r.kept.seq < r.info.Last {
+		r.say("it was cut after sequence %d, and gateways wrote on before they noticed", r.kept.seq)
+		if base.Seq() == present.Seq() { // the log as it is
+			p.Until(r.kept.seq, r.kept.at)
+		}
+	}
 	kept, err := r.forward(ctx, p, before, present)
 	if err != nil {
 		return nil, err
@@ -79,8 +85,8 @@ func (r *recovery) past(ctx context.Context, old ledger.Mark, found bool, presen
 			p.used = max(p.used, old.Seq)
 		}
 	}
-	r.say("what was held before is taken from %s, as of sequence %d, and from the audit up to %d", from, base.Seq(), kept.To)
-	r.doubt(p, base, old, found, kept, empty)
+	r.say("what was held before is taken from %s, as of sequence %d, and from the audit up to %d", from, p.Seq(), kept.To)
+	r.doubt(p, old, found, kept, empty)
 	return p, r.authority(ctx, p.Fences)
 }
 
@@ -111,22 +117,28 @@ func (r *recovery) base(before time.Time, whole bool, present *admission.Fold) (
 	return nil, ""
 }
 
+// auditReader reads what the audit keeps.
+type auditReader interface {
+	After(ctx context.Context, log generation.Instant, seq uint64, at generation.Instant, each func([]byte) error) (generation.Kept, error)
+}
+
+func (r *recovery) audit() auditReader {
+	if r.n.pool != nil {
+		return audit.NewReader(r.n.pool)
+	}
+	return auditor.NewReader(r.n.conn)
+}
+
 // forward brings what is known forward by what the audit keeps.
 func (r *recovery) forward(ctx context.Context, p *heldBefore, before time.Time, present *admission.Fold) (kept generation.Kept, err error) {
 	if before.IsZero() {
 		return kept, nil
 	}
-	var reader interface {
-		After(ctx context.Context, log generation.Instant, seq uint64, at generation.Instant, each func([]byte) error) (generation.Kept, error)
-	} = auditor.NewReader(r.n.conn)
-	if r.n.pool != nil {
-		reader = audit.NewReader(r.n.pool)
-	}
 	n, from, at := 0, p.Seq(), p.Now()
-	if before.Equal(r.info.Created) && present.Seq() < from { // the ends of what runs in the log are asked for, too
-		from, at = present.Seq(), present.Now()
+	if before.Equal(r.info.Created) && r.kept.seq < from { // the ends of what runs in the log are asked for, too
+		from, at = r.kept.seq, r.kept.at
 	}
-	kept, err = reader.After(ctx, generation.Instant(before.UnixNano()), from, generation.Instant(at), func(text []byte) error {
+	kept, err = r.audit().After(ctx, generation.Instant(before.UnixNano()), from, generation.Instant(at), func(text []byte) error {
 		rec := &generation.Record{}
 		if err := json.Unmarshal(text, rec); err != nil {
 			return fmt.Errorf("read an audit record: %w", err)
@@ -176,8 +188,8 @@ func (r *recovery) incomplete(before time.Time, found bool, kept generation.Kept
 }
 
 // doubt says what is not known for sure.
-func (r *recovery) doubt(p *heldBefore, base *admission.Fold, old ledger.Mark, found bool, kept generation.Kept, empty bool) {
-	if to := max(base.Seq(), kept.To); found && to < old.Seq {
+func (r *recovery) doubt(p *heldBefore, old ledger.Mark, found bool, kept generation.Kept, empty bool) {
+	if to := max(p.Seq(), kept.To); found && to < old.Seq {
 		r.say("what came after sequence %d is not known: sequence %d was used", to, old.Seq)
 	}
 	for _, f := range kept.Facts {

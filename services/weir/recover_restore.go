@@ -44,7 +44,7 @@ func (r *recovery) restore(ctx context.Context, past *heldBefore, present *admis
 }
 
 func (w *restorer) all(ctx context.Context, past *heldBefore) error {
-	for _, write := range []func(*heldBefore) error{w.fences, w.credits, w.requests, w.balances, w.budgets} {
+	for _, write := range []func(*heldBefore) error{w.fences, w.credits, w.requests, w.balances, w.budgets, w.again} {
 		if err := write(past); err != nil {
 			return err
 		}
@@ -217,7 +217,7 @@ func (w *restorer) requests(past *heldBefore) error {
 	}
 	runs := 0
 	for _, rec := range past.Running {
-		wrote, err := w.runs(rec)
+		wrote, err := w.runs(past, rec)
 		if err != nil {
 			return err
 		}
@@ -261,6 +261,24 @@ func (w *restorer) ends(rec *generation.Record) (wrote bool, err error) {
 		return wrote, nil
 	}
 	return true, w.write(w.of(rec, &rec.Attempts[i], "release", release(rec, &rec.Attempts[i], rec.Released)), rec.Attempts[i].Gateway)
+}
+
+// again publishes what gateways wrote to a log that had been cut, and nobody has read: what it is of may be known only now, and the audit
+// and the biller go on beyond. What counted already counts no second time.
+func (w *restorer) again(*heldBefore) error {
+	if w.n.broker == nil {
+		return nil
+	}
+	for _, rec := range w.since {
+		rec.ID += "/recovered/" + w.id[:8]
+		if err := w.write(rec.Event, rec.Gateway); err != nil {
+			return err
+		}
+	}
+	if len(w.since) > 0 {
+		w.say("%d finals and releases that came after the cut are published again", len(w.since))
+	}
+	return nil
 }
 
 // of is an event of a request's attempt, under the id that its gateway gives it.
@@ -307,12 +325,12 @@ func release(rec *generation.Record, a *generation.Attempt, e *generation.Releas
 }
 
 // runs publishes the reserves of a request that runs, as admitted already: with what it holds, so that its finals and releases count.
-func (w *restorer) runs(rec *generation.Record) (wrote bool, err error) {
+func (w *restorer) runs(past *heldBefore, rec *generation.Record) (wrote bool, err error) {
 	stands, _ := w.present.Standing(rec.ID)
 	for i := range rec.Attempts {
 		a := &rec.Attempts[i]
-		known := slices.ContainsFunc(stands.Attempts, func(s admission.AttemptStanding) bool { return s.Attempt == a.Attempt })
-		if known || a.Verdict == generation.VerdictRefused {
+		at := slices.IndexFunc(stands.Attempts, func(s admission.AttemptStanding) bool { return s.Attempt == a.Attempt })
+		if at >= 0 && stands.Attempts[at].Admitted || a.Verdict == generation.VerdictRefused {
 			continue
 		}
 		d := &events.Reserve{Request: rec.ID, Attempt: a.Attempt, Org: rec.Org, Principal: rec.Principal, Key: rec.KeyID, Model: rec.Model, Deployment: a.Deployment,
@@ -321,12 +339,34 @@ func (w *restorer) runs(rec *generation.Record) (wrote bool, err error) {
 		if rec.WorkspaceID != nil {
 			d.Workspace = *rec.WorkspaceID
 		}
+		before := (*ledger.Past)(nil)
+		if at >= 0 {
+			before = ledger.PastOf(w.present, w.now.UnixNano())
+		}
 		if err := w.write(w.of(rec, a, "recovered/"+w.id[:8], d), a.Gateway); err != nil {
 			return wrote, err
 		}
-		wrote = true
+		if wrote = true; before != nil {
+			w.early(past, before, d.Claims)
+		}
 	}
 	return wrote, nil
+}
+
+// early counts what came of a request beside what its reserve asks for: of one whose final or release the log had already.
+func (w *restorer) early(past *heldBefore, before *ledger.Past, claims []events.Claim) {
+	now := ledger.PastOf(w.present, w.now.UnixNano())
+	for i := range claims {
+		m := claims[i].Meter
+		switch claims[i].Kind {
+		case events.Balance:
+			past.Balances[m] += now.Balances[m] - before.Balances[m]
+		case events.Budget:
+			b := past.Budgets[m]
+			b.Used += now.Budgets[m].Used - before.Budgets[m].Used - claims[i].Amount
+			past.Budgets[m] = b
+		}
+	}
 }
 
 // claimsOf are the claims of an attempt of a running request that still hold something: gauges, budgets and the balance. Windows and buckets

@@ -33,7 +33,7 @@ func (r *recovery) skip(ctx context.Context, used uint64) (gone lost, err error)
 		return gone, fmt.Errorf("the log ends at sequence %d, and %d was used: begin with an empty log rather, by moving the broker's directory away", r.info.Last, used)
 	}
 	if gone.to = to; gone.from == 0 {
-		gone.from = r.info.Last + 1
+		gone.from = r.kept.seq + 1
 	}
 	r.say("sequences %d to %d were used before, or may have been, and are passed over", r.info.Last+1, to)
 	group, ctx := errgroup.WithContext(ctx)

@@ -254,6 +254,30 @@ func (l *losing) late() []events.Data {
 	return []events.Data{spent(l.id(6), 6_006), eventstest.Release(l.id(6)), spent(l.id(12), 120_012), eventstest.Release(l.id(12))}
 }
 
+// since is what a gateway tells a log that was cut, or restored from the copy, of requests that ran: one that this log knows, one that it
+// does not.
+func (l *losing) since() []events.Data {
+	lease := &events.Lease{Gateway: eventstest.Gateway, Epoch: 1, TTLMS: 10_000}
+	return []events.Data{lease, spent(l.id(7), 70_077), eventstest.Release(l.id(7)), spent(l.id(13), 13_013), lease}
+}
+
+// unnoticed writes it to the log as it is now, which nobody else reads.
+func (l *losing) unnoticed() {
+	l.t.Helper()
+	n := &node{config: l.config(), roles: []string{roleBroker}, logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	defer n.close()
+	name, err := access.NewName("weir")
+	must(l.t, err)
+	n.name = name
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	must(l.t, n.connect(ctx))
+	was := l.now
+	l.now = n
+	l.state(l.since()...)
+	l.now = was
+}
+
 // kept keeps copies of the snapshots and the broker's directory, from which the process goes on.
 func (l *losing) kept() {
 	l.audited()
@@ -281,6 +305,11 @@ func TestARecoveryGivesBackWhatWasHeld(t *testing.T) {
 			l.copy(filepath.Join(l.dir, "broker"), l.data("broker"))
 			l.copy(filepath.Join(l.dir, "snapshots"), l.data("snapshots"))
 		}},
+		{"restored from a copy, and written to before anybody noticed", true, true, func(l *losing) {
+			l.copy(filepath.Join(l.dir, "broker"), l.data("broker"))
+			l.copy(filepath.Join(l.dir, "snapshots"), l.data("snapshots"))
+			l.unnoticed()
+		}},
 		{"restored from a copy, the newest snapshot remains", false, false, func(l *losing) { l.copy(filepath.Join(l.dir, "broker"), l.data("broker")) }},
 		{"deleted, the newest snapshot remains", false, false, func(l *losing) { must(l.t, os.RemoveAll(l.data("broker"))) }},
 		{"the log's stream deleted, the audit beside it remains", false, true, func(l *losing) {
@@ -292,7 +321,11 @@ func TestARecoveryGivesBackWhatWasHeld(t *testing.T) {
 			t.Parallel()
 			l := newLosing(t, c.database)
 			l.lived(l.kept)
-			want, wantLate := heldBy(l.fold()), heldBy(l.fold(l.late()...))
+			since := []events.Data(nil)
+			if strings.Contains(c.name, "noticed") {
+				since = l.since()
+			}
+			want, wantLate := heldBy(l.fold(since...)), heldBy(l.fold(append(since, l.late()...)...))
 			l.stop()
 			c.lose(l)
 			got, said := l.recovered(false)

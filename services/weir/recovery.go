@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"sort"
@@ -16,6 +18,7 @@ import (
 	"github.com/weirhq/weir/events"
 	"github.com/weirhq/weir/events/journal"
 	"github.com/weirhq/weir/projections/admission"
+	"github.com/weirhq/weir/projections/generation"
 	"github.com/weirhq/weir/projections/projector"
 	"github.com/weirhq/weir/services/ledger"
 )
@@ -30,7 +33,9 @@ type recovery struct {
 	info    journal.Info
 	id      string // of the ledger that begins
 	now     time.Time
-	passed  lost // what a recovery that did not end has passed over
+	passed  lost            // what a recovery that did not end has passed over
+	kept    reach           // the last that is of the log before, if that was cut and written on since; else the log's end
+	since   []events.Record // finals and releases that came after it
 
 	snapshots []snapshot
 	clock     bool // the newest says that the log's clock is why nothing was answered
@@ -57,7 +62,11 @@ func (r *recovery) run(ctx context.Context) (err error) {
 	if err := r.readSnapshots(); err != nil {
 		return err
 	}
-	present, err := r.fold(ctx)
+	end, err := r.ended(ctx, old, found)
+	if err != nil {
+		return err
+	}
+	present, err := r.fold(ctx, end)
 	if err != nil {
 		return err
 	}
@@ -185,8 +194,54 @@ func (r *recovery) setAside() error {
 	return nil
 }
 
-// fold folds the log as it is: from its beginning, or where that was forgotten by age from a snapshot.
-func (r *recovery) fold(ctx context.Context) (*admission.Fold, error) {
+// reach is a sequence and its time, ns since 1970.
+type reach struct {
+	seq uint64
+	at  int64
+}
+
+// ended is the time of the last that is known of a log that was cut, ns since 1970: what is in the log and came later is of gateways that
+// had not noticed, and stands where something else stood. It is the largest number for a log of which nothing tells that it went further.
+func (r *recovery) ended(ctx context.Context, old ledger.Mark, found bool) (end int64, err error) {
+	for i := range r.snapshots {
+		if s := &r.snapshots[i]; s.created.Equal(r.info.Created) && s.seq > r.info.Last {
+			end = max(end, s.fold.Now())
+		}
+	}
+	marked, since := found && old.Created.Equal(r.info.Created), generation.Instant(0)
+	if marked {
+		since = generation.Instant(old.At.UnixNano())
+	}
+	kept, err := r.audit().After(ctx, generation.Instant(r.info.Created.UnixNano()), r.info.Last, since, func(text []byte) error {
+		var rec struct {
+			AsOf generation.Place `json:"as_of"`
+		}
+		if err := json.Unmarshal(text, &rec); err != nil {
+			return fmt.Errorf("read an audit record: %w", err)
+		}
+		if rec.AsOf.Seq > r.info.Last {
+			end = max(end, int64(rec.AsOf.Time))
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	for i := range kept.Facts {
+		end = max(end, int64(kept.Facts[i].At.Time))
+	}
+	switch {
+	case end != 0:
+		return end, nil
+	case marked && old.Seq > r.info.Last: // by the clock of who wrote it, which the log's may differ from a little
+		return old.At.UnixNano(), nil
+	}
+	return math.MaxInt64, nil
+}
+
+// fold folds the log as it is: from its beginning, or where that was forgotten by age from a snapshot. It notes the last sequence up to an
+// instant, and what finals and releases came after it.
+func (r *recovery) fold(ctx context.Context, end int64) (*admission.Fold, error) {
 	f, from := admission.New(), uint64(0)
 	for i := range r.snapshots {
 		if s := &r.snapshots[i]; r.info.First > 1 && r.fits(s) && s.seq+1 >= r.info.First {
@@ -197,12 +252,19 @@ func (r *recovery) fold(ctx context.Context) (*admission.Fold, error) {
 	if r.info.First > 1 && r.info.Last >= r.info.First && from == 0 {
 		return nil, fmt.Errorf("the log begins at sequence %d, and no snapshot reaches back to it: what is left of it says too little; move the broker's directory away, and recover an empty log", r.info.First)
 	}
+	cut := false
+	r.kept, r.since = reach{f.Seq(), f.Now()}, nil
 	if from > r.info.Last {
 		return f, nil
 	}
 	err := r.log.Read(ctx, from, 0, func(rec events.Record) error {
 		f.Apply(&rec)
 		r.note(&rec)
+		if cut = cut || rec.At > end; !cut {
+			r.kept = reach{f.Seq(), f.Now()}
+		} else if kind := rec.Kind(); rec.Fault == "" && (kind == events.KindTrueUp || kind == events.KindRelease) {
+			r.since = append(r.since, rec)
+		}
 		return nil
 	})
 	if hole, ok := errors.AsType[*journal.Lost](err); ok {
