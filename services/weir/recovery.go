@@ -62,6 +62,9 @@ func (r *recovery) run(ctx context.Context) (err error) {
 	if err := r.readSnapshots(); err != nil {
 		return err
 	}
+	if err := r.compare(ctx); err != nil {
+		return err
+	}
 	end, err := r.ended(ctx, old, found)
 	if err != nil {
 		return err
@@ -143,6 +146,7 @@ type snapshot struct {
 	created time.Time // of its log
 	seq     uint64
 	fold    *admission.Fold
+	other   bool // the log has something else at its sequence
 }
 
 func (r *recovery) snapshotDir() string { return filepath.Join(r.n.config.DataDir, "snapshots") }
@@ -165,14 +169,31 @@ func (r *recovery) readSnapshots() error {
 			continue
 		}
 		r.clock = r.clock || len(r.snapshots) == 0 && projector.ClockStopped(b)
-		r.snapshots = append(r.snapshots, snapshot{path, created, f.Seq(), f})
+		r.snapshots = append(r.snapshots, snapshot{path: path, created: created, seq: f.Seq(), fold: f})
+	}
+	return nil
+}
+
+// compare finds the snapshots at whose sequence the log has what came later: it was cut before, and gateways wrote on.
+func (r *recovery) compare(ctx context.Context) error {
+	for i := range r.snapshots {
+		s := &r.snapshots[i]
+		if !r.fits(s) || s.seq < r.info.First {
+			continue
+		}
+		if err := r.log.Read(ctx, s.seq, s.seq, func(rec events.Record) error {
+			s.other = rec.At > s.fold.Now()
+			return nil
+		}); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
 // fits says whether a projector can go on in the log from a snapshot.
 func (r *recovery) fits(s *snapshot) bool {
-	return s.created.Equal(r.info.Created) && s.seq <= r.info.Last
+	return s.created.Equal(r.info.Created) && s.seq <= r.info.Last && !s.other
 }
 
 // setAside takes the snapshots of another log away, or of what is lost of this one: a projector would find that they do not fit.
@@ -204,7 +225,7 @@ type reach struct {
 // had not noticed, and stands where something else stood. It is the largest number for a log of which nothing tells that it went further.
 func (r *recovery) ended(ctx context.Context, old ledger.Mark, found bool) (end int64, err error) {
 	for i := range r.snapshots {
-		if s := &r.snapshots[i]; s.created.Equal(r.info.Created) && s.seq > r.info.Last {
+		if s := &r.snapshots[i]; s.created.Equal(r.info.Created) && (s.seq > r.info.Last || s.other) {
 			end = max(end, s.fold.Now())
 		}
 	}
