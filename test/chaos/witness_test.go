@@ -29,6 +29,7 @@ type witness struct {
 // arrival is what was on the disk when a call arrived.
 type arrival struct {
 	at      time.Time
+	looked  time.Time      // when the spools had been read: what was published meanwhile is in none any more
 	intents map[int64]bool // the attempts of its request whose reserves were spooled
 }
 
@@ -41,6 +42,7 @@ func (w *witness) before(upstream http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if id := events.RequestID(r.Header.Get("X-Request-Id")); id != "" && r.Method == http.MethodPost {
 			a := arrival{at: time.Now(), intents: w.spooled(id)}
+			a.looked = time.Now()
 			w.mu.Lock()
 			w.seen[id] = append(w.seen[id], a)
 			w.mu.Unlock()
@@ -126,7 +128,7 @@ func (w *world) intents(s *stack.Story, c checks) (spooled int) {
 			case dispatched[i].again:
 			case a.intents[dispatched[i].Attempt]:
 				spooled++
-			case dispatched[i].Mode == events.ModeBoundedLocal && dispatched[i].at.After(a.at): // and not published just then
+			case dispatched[i].Mode == events.ModeBoundedLocal && dispatched[i].at.After(a.looked): // and not published just then
 				w.tb.Errorf("request %s: its call %d came to the upstream at %s, and its intent was in no spool%s", id, i, a.at.UTC().Format(time.StampMicro), saysOf(s, string(id)))
 			case dispatched[i].at.After(a.at) && !c.clock:
 				w.tb.Errorf("request %s: its call %d came to the upstream at %s, before its reserve was in the log%s", id, i, a.at.UTC().Format(time.StampMicro), saysOf(s, string(id)))

@@ -161,11 +161,13 @@ func TestKilledGateway(t *testing.T) {
 		t.Fatal(err)
 	}
 	const patience = time.Minute
+	var served events.RequestID
 	for {
 		a := ask()
 		took := time.Since(killed)
 		if a.Status == http.StatusOK {
 			t.Logf("the places of the killed gateway were free after %s", took)
+			served = events.RequestID(a.Header.Get("X-Request-Id"))
 			break
 		}
 		if took > patience {
@@ -173,7 +175,12 @@ func TestKilledGateway(t *testing.T) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	story := c.story(t)
+	var story *stack.Story
+	stack.Eventually(t, "the log has the end of who was served then", func() bool {
+		story = c.story(t)
+		trail := story.Requests[served]
+		return trail != nil && len(trail.Ended()) > 0
+	})
 	if after := story.Held("org/demo/tpm"); before == 0 || after < before {
 		t.Errorf("tokens charged to the org this minute: %d before, %d after", before, after)
 	}

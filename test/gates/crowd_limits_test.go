@@ -68,6 +68,7 @@ func TestNoLimitIsPassedByACrowd(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused := besiege(t, s)
+	stack.Eventually(t, "all that was held is given back", func() bool { return len(s.Story(t).Gauges()) == 0 })
 	s.StopGateways()
 	story := s.Story(t)
 	underTheLimits(t, story)
