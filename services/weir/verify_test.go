@@ -184,12 +184,23 @@ func (v *verified) traffic() {
 func (v *verified) settle() {
 	v.t.Helper()
 	v.eventually("all kept", func() bool {
-		info, err := v.log.Info(v.t.Context())
-		if err != nil {
+		asked, decided, told := uint64(0), uint64(0), uint64(0) // the last reserve, that of which a pack has the verdict, and fact or pack
+		if err := v.log.Read(v.t.Context(), 0, 0, func(r events.Record) error {
+			switch d := r.Data.(type) {
+			case *events.Tick, *events.Lease:
+				return nil
+			case *events.Verdicts:
+				decided = max(decided, d.ToSeq)
+			case *events.Reserve:
+				asked = r.Seq
+			}
+			told = r.Seq
+			return nil
+		}); err != nil {
 			v.t.Fatal(err)
 		}
 		b, a := v.biller.Status(), v.audit.Status()
-		return b.Pending == 0 && b.Applied+2 >= info.Last && a.Position+2 >= info.Last // what verdicts there are to come is little
+		return decided >= asked && b.Pending == 0 && b.Applied >= told && a.Position >= told
 	})
 }
 
@@ -204,7 +215,7 @@ func (v *verified) verify() (*verification, string, error) {
 	}
 	var text bytes.Buffer
 	if again := (&verifyCommand{flags, v.database, false}).run(v.t.Context(), "", &text); (again == nil) != (err == nil) {
-		v.t.Errorf("for reading: %v, as JSON: %v", again, err)
+		v.t.Errorf("for reading: %v, as JSON: %v\n%s", again, err, out.String())
 	}
 	return &report, text.String(), err
 }
